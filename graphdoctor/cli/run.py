@@ -107,6 +107,7 @@ class RunCommand:
         check_reports_writable(args)
         if args.diff:
             _check_diff(args)
+        args.diff_as_given = args.diff
         for name in ("json", "trace_dir", "diff"):  # the program may go to another folder
             if (path := getattr(args, name)) and path != STDOUT:
                 setattr(args, name, os.path.abspath(path))
@@ -225,7 +226,8 @@ def _show(report: ProgramReport, args: argparse.Namespace, look: Look) -> None:
     if args.json:
         save(written(report), Path(args.json))
     sys.stdout.flush()
-    print(program_page.render(report, look), end="", file=sys.stderr)
+    shown = program_page.render(report, look, diff_file=args.diff_as_given or "")
+    print(shown, end="", file=sys.stderr)
 
 
 def _leave_threads(report: ProgramReport) -> None:

@@ -18,7 +18,7 @@ SEVERITY_STYLES: dict[Severity, str] = {
     "note": "bold cyan",
 }
 _BEFORE = 2  # lines of code above the marked one
-_LABEL_COLUMNS = 6  # of "fix:  " and its kind
+_LABEL_COLUMNS = 5  # of "fix: " and its kind
 _FEWEST_DIGITS = 1
 _ROOM_FOR_CODE = 20  # columns that the marked expression gets before code loses its indentation
 
@@ -60,7 +60,8 @@ def write_frame(page: Page, frame: Frame) -> None:
     if frame.rows:
         page.line((f"{margin} |", "blue"))
     for row in frame.rows:
-        page.cropped((f"{row.gutter:>{digits}} | ", "blue"), row.text, row.style)
+        head = f"{margin} {row.gutter} " if row.gutter in "+-" else f"{row.gutter:>{digits}} | "
+        page.cropped((head, "blue"), row.text, row.style)
         if row.under:
             _write_under(page, margin, row, frame.title_style)
     for label, text in frame.notes:
@@ -82,7 +83,7 @@ def _write_under(page: Page, margin: str, row: CodeRow, style: str) -> None:
 
 def _write_note(page: Page, head: str, label: str, text: str) -> None:
     """Wrapped text beside the label; indented lines are code."""
-    first = f"{head}{label:<{_LABEL_COLUMNS}}"
+    first = f"{head}{label:<{_LABEL_COLUMNS}} "
     for number, block in enumerate(blocks(text)):
         start = first if number == 0 else " " * len(first)
         if block.startswith(CODE_INDENT):

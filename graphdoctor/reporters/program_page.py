@@ -1,144 +1,320 @@
-"""A program's steps -> a page for people: which there are and how they fare, then each step's own page."""
+"""Write a program's steps for people: a table, what to change, findings, and host syncs between steps."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+
 from graphdoctor.reporters.analysis import terminal
-from graphdoctor.reporters.analysis.summary import VERDICTS
+from graphdoctor.reporters.analysis.findings import active, write_findings, write_wrong_replay
+from graphdoctor.reporters.analysis.summary import VERDICTS, now_figure, write_unknown
+from graphdoctor.reporters.frame import SEVERITY_STYLES, CodeRow, Frame, write_frame
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import HORIZONTAL, Page
-from graphdoctor.values.figures import count_text
-from graphdoctor.values.locations import line_of, path_text, place_text
+from graphdoctor.values.escape import visible
+from graphdoctor.values.figures import count_text, joined
+from graphdoctor.values.finding import SEVERITIES, Finding, severity_of
+from graphdoctor.values.locations import Location, line_of, place_text
 from graphdoctor.values.program import HostWait, Patch, ProgramReport, ProgramStep
+from graphdoctor.values.report import Verdict
 
+_NOT_DIAGNOSED = "NOT DIAGNOSED"
+_WORST_FIRST: tuple[Verdict, ...] = ("unsafe", "unknown", "partly-safe", "safe")
 _MOST_WAITS = 6
-_MOST_DIFF = 40
 _LITTLE_SLOWER = 1.05
+_MOST_STEP_COLUMNS = 34
+_MOST_CHANGED = 24  # rows of a change
 _STYLES = {"safe": "green", "partly-safe": "yellow", "unsafe": "red", "unknown": "blue"}
+_HUNK = re.compile(r"@@ -(\d+)")
 
 
-def render(report: ProgramReport, look: Look) -> str:
-    """The page. Text from the program can neither colour nor move anything in it."""
+def render(report: ProgramReport, look: Look, *, diff_file: str = "") -> str:
+    """The page. Text from the program can neither color nor move anything in it.
+
+    `diff_file` is the file that holds the patch, "" if none was written.
+    """
     page = Page(look)
-    page.line((HORIZONTAL * look.width, "dim"))
-    page.hanging(
-        "graphdoctor run  ", path_text(" ".join(report.command), look.base), head_style="bold"
-    )
-    page.paragraph(what_happened(report))
-    _write_overview(page, report)
+    page.paragraph(what_happened(report), style="bold")
+    _write_table(page, report)
+    for note in report.notes:
+        page.wrapped(("note", "bold cyan"), (f": {note}", ""), indent=4)
+    _write_changes(page, report)
+    groups = _groups(report.steps)
+    for numbers, step in groups:
+        _write_findings_of(page, numbers, step)
+    _write_between(page, report)
+    _write_end(page, report, groups, diff_file)
     text = page.render()
-    for number, step in enumerate(report.steps, start=1):
-        text += _step_page(step, number, look)
+    if look.show_all:
+        for number, step in enumerate(report.steps, start=1):
+            text += _step_page(step, number, look)
     return text
 
 
 def what_happened(report: ProgramReport) -> str:
-    """How the program ended, and what was seen of it, in sentences."""
-    found = f"{count_text(len(report.steps), 'kind')} of step" if report.steps else "no step"
-    total_s = report.wall_s + report.diagnosis_s
-    took = f"The diagnosis took {report.diagnosis_s:.1f} s of {total_s:.1f} s."
+    """How many steps there are by verdict, and how the program ended, in sentences."""
+    verdicts = [_verdict(step) for step in report.steps]
+    counts = ", ".join(
+        f"{verdicts.count(one)} {one}"
+        for one in (*(VERDICTS[one][0] for one in _WORST_FIRST), _NOT_DIAGNOSED)
+        if one in verdicts
+    )
+    found = (
+        f"{count_text(len(report.steps), 'step')}: {counts}." if counts else "No step was found."
+    )
     how = {
-        "finished": f"The program ran to its end, with exit code {report.exit_code}.",
-        "ended by graphdoctor": "The program was ended after the diagnosis; --to-the-end lets it run on.",
-        "raised": "The program failed; this is what was seen until then.",
-        "interrupted": "The program was interrupted; this is what was seen until then.",
+        "finished": f"The program ran to its end (exit code {report.exit_code}).",
+        "ended by graphdoctor": "The program was stopped after the diagnosis; use --to-the-end to let it run on.",
+        "raised": "The program failed; this is what ran before.",
+        "interrupted": "The program was interrupted; this is what ran before.",
     }[report.ending]
-    return f"{how} Seen: {found}. {took}"
+    return f"{found} {how}"
 
 
-def _write_overview(page: Page, report: ProgramReport) -> None:
-    if report.steps:
-        page.heading("Steps", f"share of the host's time{_on_cpu(report)}")
-    for number, step in enumerate(report.steps, start=1):
-        verdict = VERDICTS[step.report.verdict][0] if step.report is not None else "NOT DIAGNOSED"
+def _verdict(step: ProgramStep) -> str:
+    return VERDICTS[step.report.verdict][0] if step.report is not None else _NOT_DIAGNOSED
+
+
+def _write_table(page: Page, report: ProgramReport) -> None:
+    """One row for each step, and one for DataLoaders."""
+    if not report.steps:
+        return
+    names = [_name(step) for step in report.steps]
+    verdicts = [_verdict(step) for step in report.steps]
+    width = min(_MOST_STEP_COLUMNS, max(map(len, ("step", *names))))
+    first = max(len("verdict"), *map(len, verdicts))
+    page.blank()
+    head = f"  #  {'verdict':<{first}}  {'step':<{width}}  calls  host time  speedup now"
+    page.line((head, "dim"))
+    for number, (step, name, verdict) in enumerate(
+        zip(report.steps, names, verdicts, strict=True), start=1
+    ):
+        shown = name if len(name) <= width else f"...{name[3 - width :]}"
+        found = step.report
+        now = now_figure(found) if found is not None and found.verdict != "unknown" else ""
         style = _STYLES[step.report.verdict] if step.report is not None else "blue"
         page.line(
-            (f"  {number}  {step.share:>4.0%}  ", "dim"),
-            (f"{verdict:<14}", style),
-            (f"{step.name}, {step.mode}, {count_text(step.begun, 'time')}", ""),
+            (f" {number:>2}  ", "dim"),
+            (f"{verdict:<{first}}  ", style),
+            (f"{shown:<{width}}  {step.begun:>5,}  {step.share:>9.0%}  ", ""),
+            (now, "bold"),
         )
-        if step.reason:
-            page.hanging(" " * 11, step.reason, style="yellow")
-        if recorded := of_recorded(step):
-            page.hanging(" " * 11, recorded, style="dim")
     if report.loading_s > 0.0 and report.wall_s > 0.0:
-        page.line(
-            (f"     {report.loading_s / report.wall_s:>4.0%}  ", "dim"), ("DataLoader", "dim")
-        )
-    _write_between(page, report)
-    _write_changes(page, report)
-    for note in report.notes:
-        page.labelled("  Note", note, style="yellow")
+        share = report.loading_s / report.wall_s
+        page.line((f"     {'DataLoader':<{first + 2 + width + 2 + 5}}  {share:>9.0%}", "dim"))
+    for number, step in enumerate(report.steps, start=1):
+        if step.report is None:
+            page.blank()
+            page.wrapped(
+                ("warning", SEVERITY_STYLES["warning"]),
+                (f": step {number}: {step.reason or 'no diagnosis'}", ""),
+                indent=4,
+            )
+
+
+def _name(step: ProgramStep) -> str:
+    """ "training, train.py:26-29"; the whole name of a step that has one."""
+    found = re.search(r"[^\s/\\]+\.py:\d+(?:-\d+)?", step.name)
+    return visible(f"{step.mode}, {found.group() if found else step.name}")
 
 
 def of_recorded(step: ProgramStep) -> str:
-    """How many steps were recorded and at what cost; "" where that is not known."""
+    """How many steps were recorded and at what cost; "" if that is not known."""
     if step.slowdown is None:
         return ""
-    which = (
-        f"{count_text(step.recorded, 'step')} {'was' if step.recorded == 1 else 'were'} recorded"
-    )
+    which = f"{count_text(step.recorded, 'step')} of {step.begun:,} {'was' if step.recorded == 1 else 'were'} recorded"
     if step.slowdown < _LITTLE_SLOWER:
-        return f"{which}, no slower than the others"
-    return f"{which}, {step.slowdown:.1f} times as long as the others"
+        return f"{which}, at the usual step time"
+    return f"{which}, at {step.slowdown:.1f}x the usual step time"
 
 
 def of_wait(step: ProgramStep, wait: HostWait, base: str) -> str:
     """Where the host waits between the steps, for what, and how often."""
     where = place_text(wait.location, base) if wait.location else "?"
-    often = "once a step" if wait.count == 1.0 else f"{wait.count:.2g} times a step"
+    often = "once per step" if wait.count == 1.0 else f"{wait.count:.2g} times per step"
     return f"{where} {wait.operation}, {often} ({step.name})"
 
 
 def _write_between(page: Page, report: ProgramReport) -> None:
-    """Where the host waits for the device from one step to the next: no graph takes these waits away."""
+    """Host syncs from one step to the next: a place each, and with --all the operation."""
     waits = [(step, wait) for step in report.steps for wait in step.between]
     if not waits:
         return
-    page.heading("Between the steps", "where the host waits for the GPU")
-    for step, wait in waits[: None if page.look.show_all else _MOST_WAITS]:
-        page.hanging("  ", of_wait(step, wait, page.look.base))
-    if len(waits) > _MOST_WAITS and not page.look.show_all:
-        page.line((f"  ... and {len(waits) - _MOST_WAITS} more; --all shows them", "dim"))
+    page.blank()
+    count = count_text(len(waits), "host sync")
+    which = f"{count} between steps, which no graph removes"
+    if page.look.show_all:
+        page.paragraph(f"{which}:")
+        for step, wait in waits:
+            page.hanging("  ", of_wait(step, wait, page.look.base))
+        return
+    places = [*dict.fromkeys(_short_places(waits, page.look.base))]
+    more = f" and {len(places) - _MOST_WAITS} more" if len(places) > _MOST_WAITS else ""
+    page.paragraph(f"{which}: {', '.join(places[:_MOST_WAITS])}{more}")
+
+
+def _short_places(waits: Sequence[tuple[ProgramStep, HostWait]], base: str) -> Iterator[str]:
+    """plain_loop.py:30, then :32 of the same file."""
+    before = ""
+    for _, wait in waits:
+        if wait.location is None:
+            yield "no line known"
+            continue
+        same = wait.location.file == before
+        yield f":{wait.location.line}" if same else place_text(wait.location, base)
+        before = wait.location.file
 
 
 def _write_changes(page: Page, report: ProgramReport) -> None:
-    """What to change in the program, as a diff in its own names."""
+    """What to change in the program: the clause of each step, then the diff as frames."""
     patch = report.patch
-    if patch is None and not any(step.no_change for step in report.steps):
-        return
-    page.heading("What to change", patch.status if patch is not None else "nothing")
     for number, step in enumerate(report.steps, start=1):
-        if said := step.change or step.no_change:
-            why = said if step.change else f"no change: {said.rstrip('.')}"
-            page.hanging(f"  {number}  ", f"{why}.", style="" if step.change else "dim")
+        if page.look.show_all and step.no_change:
+            page.blank()
+            page.hanging(f"no change (step {number}): ", step.no_change)
     if patch is None:
         return
-    if patch.diff:
-        page.blank()
-        lines = patch.diff.splitlines()
-        most = len(lines) if page.look.show_all else _MOST_DIFF
-        page.code("\n".join(lines[:most]), indent=2)
-        if len(lines) > most:
-            page.line((f"  ... and {len(lines) - most} more lines; --all shows them", "dim"))
-        page.blank()
-    page.hanging("  ", of_patch(patch))
+    changes = [
+        (number, step.change) for number, step in enumerate(report.steps, start=1) if step.change
+    ]
+    headlines = [f"step {number}: {change}" for number, change in changes]
+    frames = [*_diff_frames(patch.diff, patch.folder)] if patch.diff else []
+    if len(changes) == 1:
+        title, headline = f"change (step {changes[0][0]})", changes[0][1]
+    else:
+        title, headline = "change", "; ".join(headlines) or "see the diff"
+    notes = [*_patch_notes(patch)]
+    if not frames:
+        write_frame(page, Frame(title, "bold green", headline, notes=notes))
+    for index, (location, rows) in enumerate(frames):
+        is_last = index == len(frames) - 1
+        shown = rows if page.look.show_all else rows[:_MOST_CHANGED]
+        more = [("note", f"{len(rows) - len(shown)} more lines")] if len(rows) > len(shown) else []
+        write_frame(
+            page,
+            Frame(
+                title=title,
+                title_style="bold green",
+                headline=headline if index == 0 else "the same, in another place",
+                location=location,
+                rows=shown,
+                notes=[*more, *(notes if is_last else [])],
+            ),
+        )
+
+
+def _patch_notes(patch: Patch) -> Iterator[tuple[str, str]]:
+    if patch.status == "same results":
+        yield "tried", patch.tried
+    elif patch.status == "left out":
+        yield "note", f"no diff: {patch.tried}"
+    else:
+        yield "note", "not tried: add `--diff FILE` to rerun the program with the change"
 
 
 def of_patch(patch: Patch) -> str:
-    """Whether the diff was tried, and what came of it."""
+    """Whether the diff was tried, with which result."""
     if patch.status == "left out":
         return f"There is no diff. {patch.tried}"
     if patch.status == "same results":
-        return f"Tried: {patch.tried} Apply it with `patch -p1` in {patch.folder}."
+        return f"Tried: {patch.tried} Apply the change with `patch -p1` in {patch.folder}."
     return (
-        "Not tried yet: `--diff FILE` runs the program again, as it is and changed, and writes the diff"
-        " if the results are the same."
+        "Not tried yet: `--diff FILE` reruns the program with and without the change, and writes the diff"
+        " if the results match."
     )
 
 
-def _on_cpu(report: ProgramReport) -> str:
-    machine = report.machine
-    return ", on the CPU" if machine is None or machine.device == "emulated" else ""
+def _diff_frames(diff: str, folder: str) -> Iterator[tuple[Location, list[CodeRow]]]:
+    """The changed lines of each file of a unified diff, each run of them below one line of context.
+
+    Lines have their numbers before the change. The place is that of the last change.
+    """
+    file, last = "", 0
+    rows: list[CodeRow] = []
+    before: CodeRow | None = None
+    number = 0
+    for line in [*diff.splitlines(), "--- "]:
+        if line.startswith("--- "):
+            if rows:
+                yield Location(f"{folder}/{file}" if folder else file, last), rows
+            file, rows, last, before = "", [], 0, None
+        elif line.startswith("+++ "):
+            file = line[4:].split("\t")[0].removeprefix("b/")
+        elif found := _HUNK.match(line):
+            number, before = int(found.group(1)), None
+        elif line.startswith(("+", "-")):
+            if before is not None:
+                rows.append(before)
+            before = None
+            last = number if line[0] == "-" else max(1, number - 1)
+            style = "green" if line[0] == "+" else "red"
+            rows.append(CodeRow(line[0], visible(line[1:].expandtabs()), style))
+            number += line[0] == "-"
+        elif line.startswith(" "):
+            before = CodeRow(str(number), visible(line[1:].expandtabs()))
+            number += 1
+
+
+def _groups(steps: Sequence[ProgramStep]) -> list[tuple[list[int], ProgramStep]]:
+    """Steps that are not SAFE, with the numbers of all that have the same findings and reason."""
+    groups: dict[object, tuple[list[int], ProgramStep]] = {}
+    for number, step in enumerate(steps, start=1):
+        report = step.report
+        if report is None or report.verdict == "safe":
+            continue
+        found = tuple((one.rule, one.location, one.message) for one in active(report.findings))
+        cause = report.reason if report.verdict == "unknown" else ""
+        numbers, _ = groups.setdefault((report.verdict, found, cause), ([], step))
+        numbers.append(number)
+    return [*groups.values()]
+
+
+def _write_findings_of(page: Page, numbers: Sequence[int], step: ProgramStep) -> None:
+    """One frame for each error and warning."""
+    report = step.report
+    assert report is not None
+    noun = "step" if len(numbers) == 1 else "steps"
+    prefix = f"{noun} {joined([*map(str, numbers)])}: "
+    if report.verdict == "unknown":
+        write_unknown(page, report, prefix=prefix)
+    write_findings(page, report, prefix=prefix, with_notes=False)
+    write_wrong_replay(page, report, prefix=prefix)
+
+
+def _write_end(
+    page: Page,
+    report: ProgramReport,
+    groups: Sequence[tuple[list[int], ProgramStep]],
+    diff_file: str,
+) -> None:
+    """Counts and the next command: beside the prompt."""
+    found: list[Finding] = [
+        one for _, step in groups if step.report for one in active(step.report.findings)
+    ]
+    severities = [severity_of(one) for one in found]
+    parts = [count_text(severities.count(one), one) for one in SEVERITIES if severities.count(one)]
+    changes = sum(bool(step.change) for step in report.steps) if report.patch else 0
+    parts += [count_text(changes, "change")] if changes else []
+    estimates = [step.report.estimate for step in report.steps if step.report is not None]
+    gpu = next((one.gpu for one in estimates if one is not None), "")
+    is_measured = any(step.report and step.report.measurement for step in report.steps)
+    basis = f" Speedups are predicted for {gpu}." if gpu and not is_measured else ""
+    page.blank()
+    counts = f"{', '.join(parts)}." if parts else ""
+    if counts or basis:
+        page.paragraph(f"{counts}{basis}".strip())
+    patch = report.patch
+    following = ""
+    if patch is not None and patch.status == "same results" and diff_file:
+        following = f"Apply the change: patch -p1 < {diff_file}. "
+    elif patch is not None and patch.status == "not tried" and patch.diff:
+        following = "Try the change: add --diff fix.diff. "
+    elif found:
+        following = f"Explain a rule: graphdoctor explain {found[0].rule}. "
+    if report.steps and not page.look.show_all:
+        following += "Use --all for each step's page."
+    if following:
+        page.paragraph(following.rstrip())
 
 
 def _step_page(step: ProgramStep, number: int, look: Look) -> str:
@@ -146,4 +322,6 @@ def _step_page(step: ProgramStep, number: int, look: Look) -> str:
         return ""
     page = Page(look)
     page.line((f"{HORIZONTAL * 3} Step {number}: {line_of(step.location)} ", "bold"))
+    if recorded := of_recorded(step):
+        page.paragraph(f"{recorded}.")
     return "\n" + page.render() + terminal.render(step.report, look)

@@ -46,13 +46,14 @@ def test_the_program_keeps_its_output_and_code_and_the_page_goes_to_stderr(tmp_p
     done = graphdoctor("--to-the-end", "--json", saved, file, "--", "--epochs", "1")
     assert done.returncode == 3
     assert done.stdout == "".join(f"step {i}\n" for i in range(9)) + "['--epochs', '1']\n"
-    assert "SAFE" in done.stderr and "Linear at program.py:6, inference, 9 times" in done.stderr
+    assert "1 step: 1 SAFE. The program ran to its end (exit code 3)." in done.stderr
+    assert "1  SAFE     inference, program.py:6      9 " in done.stderr
     report = json.loads(saved.read_text())
     jsonschema.validate(report, schema_of("program"))
     assert (report["exit_code"], report["ending"], len(report["steps"])) == (3, "finished", 1)
     (step,) = report["steps"]
     assert step["recorded"] == 4 and step["slowdown"] > 0
-    assert "4 steps were recorded, " in done.stderr
+    assert "Use --all for each step's page." in done.stderr
 
 
 def test_json_alone_on_stdout_is_json_alone(tmp_path: Path) -> None:

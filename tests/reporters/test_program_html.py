@@ -45,7 +45,7 @@ def test_what_to_change_and_the_waits_between_steps_are_told() -> None:
     )
     text = page(waiting, patch=patch).text
     assert "+model = 1" in text and "Tried: it prints the same." in text
-    assert "aten._local_scalar_dense, once a step" in text
+    assert "aten._local_scalar_dense, once per step" in text
 
 
 def test_a_program_without_steps_has_a_page_that_says_so() -> None:

@@ -11,7 +11,13 @@ from graphdoctor.values.captures import CaptureOutcome, Difference, Need, Region
 from graphdoctor.values.figures import Range
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Excerpt, Location
-from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport, ProgramStep
+from graphdoctor.values.program import (
+    PROGRAM_SCHEMA_VERSION,
+    HostWait,
+    Patch,
+    ProgramReport,
+    ProgramStep,
+)
 from graphdoctor.values.report import SCHEMA_VERSION, Machine, Report, TargetInfo
 from graphdoctor.values.speed import (
     Estimate,
@@ -326,6 +332,33 @@ UNKNOWN = replace(
     measurement=None,
     estimate=ESTIMATE,
 )
+PROGRAM = replace(
+    of_program(
+        replace(
+            step_of(COMPARED),
+            between=(
+                HostWait(at(9), "reads a value", 1.0),
+                HostWait(at(12), "reads a value", 0.25),
+            ),
+        ),
+        replace(step_of(COMPARED), name="train.py:41-44", begun=3),
+        replace(
+            step_of(SAFE),
+            name="Linear at train.py:50",
+            mode="inference",
+            change="replay `model` as a CUDA graph, 1.42x",
+        ),
+        replace(step_of(UNKNOWN), name="train.py:61"),
+        replace(step_of(None), name="train.py:70", reason="It was seen twice only."),
+    ),
+    patch=Patch(
+        "same results",
+        "--- a/train.py\n+++ b/train.py\n@@ -7,2 +7,3 @@\n from torch import nn\n+import graphdoctor\n \n"
+        "@@ -15,3 +16,3 @@\n model = make()\n-model = model.eval()\n+model = graphdoctor.capture(model.eval())\n \n",
+        BASE,
+        "output (8 lines) and 4 weight tensors identical, 24 calls replayed",
+    ),
+)
 GOLDEN_REPORTS = {
     "partly_safe": PARTLY_SAFE,
     "safe": SAFE,
@@ -336,10 +369,13 @@ GOLDEN_REPORTS = {
 
 
 if __name__ == "__main__":
+    from graphdoctor.reporters import program_page
     from graphdoctor.reporters.analysis import REPORTERS
     from graphdoctor.reporters.look import Look
 
     GOLDEN.mkdir(exist_ok=True)
+    page = program_page.render(PROGRAM, Look(base=BASE), diff_file="fix.diff")
+    (GOLDEN / "program.txt").write_text(page, encoding="utf-8")
     for name, report in GOLDEN_REPORTS.items():
         for suffix, show_all in (("", False), ("_all", True)):
             page = REPORTERS["terminal"](report, Look(base=BASE, show_all=show_all))

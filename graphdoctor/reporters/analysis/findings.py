@@ -44,12 +44,16 @@ def causes_of(findings: tuple[Finding, ...]) -> list[list[Finding]]:
     return list(causes.values())
 
 
-def write_findings(page: Page, report: Report, *, prefix: str = "") -> None:
+def write_findings(
+    page: Page, report: Report, *, prefix: str = "", with_notes: bool = True
+) -> None:
     """One frame for each cause: all with --all, else up to three and then one line each.
 
     `prefix` begins each headline, such as "step 1: ".
     """
     causes = causes_of(active(report.findings))
+    if not with_notes:
+        causes = [cause for cause in causes if severity_of(cause[0]) != "note"]
     in_full = len(causes) if page.look.show_all else SHOWN_IN_FULL
     next_fix = report.recommendation.next_fix if report.recommendation is not None else None
     for number, cause in enumerate(causes):
@@ -62,7 +66,7 @@ def write_findings(page: Page, report: Report, *, prefix: str = "") -> None:
             _write_in_a_line(page, cause, prefix, first=number == in_full)
 
 
-def write_wrong_replay(page: Page, report: Report) -> None:
+def write_wrong_replay(page: Page, report: Report, *, prefix: str = "") -> None:
     """An error, if the whole step was captured and a replay differs from eager."""
     whole = outcome_of_whole_step(report.captures)
     if whole is None or whole.verification is None or whole.verification.status != "wrong":
@@ -75,7 +79,7 @@ def write_wrong_replay(page: Page, report: Report) -> None:
     frame = Frame(
         title="error",
         title_style=SEVERITY_STYLES["error"],
-        headline="a replay of the whole step differs from eager",
+        headline=f"{prefix}a replay of the whole step differs from eager",
         location=differences[0].location if differences else None,
         notes=notes,
     )

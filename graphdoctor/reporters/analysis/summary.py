@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -39,10 +40,15 @@ def write_verdict(page: Page, report: Report) -> None:
     if report.verdict != "unknown":
         page.paragraph(report.reason)
         return
+    write_unknown(page, report)
+
+
+def write_unknown(page: Page, report: Report, *, prefix: str = "") -> None:
+    """The cause of an unknown verdict as a warning, with what to do."""
     warning = Frame(
         title="warning",
         title_style=SEVERITY_STYLES["warning"],
-        headline=report.reason.removesuffix("."),
+        headline=f"{prefix}{report.reason.removesuffix('.')}",
         notes=[("help", _help(report))],
     )
     write_frame(page, warning)
@@ -104,6 +110,11 @@ def _now(report: Report) -> str:
     if row.predicted is not None:
         return f"{ratio_range(row.predicted)} {how}{proved}"
     return f"{how}{proved}"
+
+
+def now_figure(report: Report) -> str:
+    """ "4.27x", "none", or "" if it is not known: the beginning of what `write_speedup` says."""
+    return re.split(r"[ :]", _now(report), maxsplit=1)[0]
 
 
 def _now_without_strategies(report: Report) -> str:

@@ -1,0 +1,48 @@
+"""The page of a program: its exact text, a row for each step, equal steps once, and the change as a frame."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from rich.cells import cell_len
+
+from graphdoctor.reporters import program_page
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.program import Patch
+from tests.support.reports import BASE, COMPARED, GOLDEN, PROGRAM, SAFE, of_program, step_of
+
+
+def test_page_is_the_golden_one() -> None:
+    """After a wanted change: python -m tests.support.reports, and look at the difference."""
+    page = program_page.render(PROGRAM, Look(base=BASE), diff_file="fix.diff")
+    assert page == (GOLDEN / "program.txt").read_text(encoding="utf-8")
+    assert max(map(cell_len, page.splitlines())) <= 80
+
+
+def test_steps_with_equal_findings_share_their_frames() -> None:
+    page = program_page.render(PROGRAM, Look(base=BASE))
+    assert page.count("error[GD101]: steps 1 and 2: ") == 1
+    assert page.count("error[GD101]") == 1
+    assert "warning: step 4: No hazard was found" in page
+
+
+def test_a_safe_step_is_one_row() -> None:
+    page = program_page.render(of_program(step_of(SAFE)), Look(base=BASE))
+    assert "1 step: 1 SAFE. The program ran to its end (exit code 0).\n" in page
+    assert page.count("SAFE") == 2
+    assert page.endswith("\nUse --all for each step's page.\n")
+
+
+def test_a_change_that_was_not_tried_says_how_to_try_it() -> None:
+    patch = Patch("not tried", PROGRAM.patch.diff if PROGRAM.patch else "", BASE)
+    step = replace(step_of(SAFE), change="replay `model` as a CUDA graph")
+    page = program_page.render(replace(of_program(step), patch=patch), Look(base=BASE))
+    assert "change (step 1): replay `model` as a CUDA graph\n  --> train.py:16\n" in page
+    assert "= note: not tried: add `--diff FILE`" in page
+    assert "Try the change: add --diff fix.diff." in page
+
+
+def test_all_adds_the_page_of_each_step() -> None:
+    page = program_page.render(of_program(step_of(COMPARED)), Look(base=BASE, show_all=True))
+    assert "Step 1: line 31 of branch.py" in page
+    assert "4 steps of 12 were recorded, at 2.5x the usual step time." in page
+    assert "What can be captured" in page and "Use --all" not in page
