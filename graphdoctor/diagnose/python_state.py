@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from graphdoctor.target.state.plain import told_of
+from graphdoctor.target.state.plain import inner_path
 from graphdoctor.values.figures import count_text, names_text
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.host_events import HostKind, PythonEvent
@@ -35,7 +35,7 @@ def decided_by_stopped(recording: Recording) -> Iterator[str]:
     """Lines that choose another way in a later step, or may, and never in a later replay."""
     by_place: dict[Location | None, dict[str, PythonEvent]] = {}
     for event in _on_host(recording, "python-decision"):
-        by_place.setdefault(event.location, {}).setdefault(told_of(event.name), event)
+        by_place.setdefault(event.location, {}).setdefault(inner_path(event.name), event)
     for place, events in by_place.items():
         names = names_text(tuple(events))
         known = next((event.detail for event in events.values() if event.detail), "")
@@ -116,7 +116,7 @@ def _on_host(recording: Recording, kind: HostKind) -> Iterator[PythonEvent]:
 
 
 def _said(event: PythonEvent) -> str:
-    return f"{told_of(event.name)}{bracketed(event.location)}"
+    return f"{inner_path(event.name)}{bracketed(event.location)}"
 
 
 def _with_line(event: PythonEvent) -> str:

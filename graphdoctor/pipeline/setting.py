@@ -15,7 +15,7 @@ from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.hosts import profile_beside, profile_for
 from graphdoctor.record.memory import memory_for_results
 from graphdoctor.target import Snapshot, Target, snapshot
-from graphdoctor.target.state.snapshot import USERS_MEMORY, Memory
+from graphdoctor.target.state.saved_tensor import USERS_MEMORY, Memory
 from graphdoctor.values.options import AnalyzeOptions
 
 Progress = Callable[[str], None]

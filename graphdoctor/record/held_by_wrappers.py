@@ -64,7 +64,9 @@ def path_of_ddp(roots: Mapping[str, object]) -> str | None:
     from torch.nn.parallel import DistributedDataParallel
 
     walk = Walk(roots, with_empty=False)
-    return next((path for path, one, _ in walk if isinstance(one, DistributedDataParallel)), None)
+    return next(
+        (str(path) for path, one, _ in walk if isinstance(one, DistributedDataParallel)), None
+    )
 
 
 def _filled_in_backward(ops: Sequence[Op]) -> frozenset[int]:

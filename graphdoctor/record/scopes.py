@@ -108,6 +108,6 @@ def _outermost(roots: Mapping[str, object]) -> list[tuple[str, torch.nn.Module]]
     with torch._C.DisableTorchFunction():
         for path, value, _ in Walk(roots, with_empty=False):
             if isinstance(value, torch.nn.Module) and id(value) not in inside:
-                found.append((path, value))
+                found.append((str(path), value))
                 inside.update(id(module) for module in value.modules() if module is not value)
     return [(path, module) for path, module in found if id(module) not in inside]

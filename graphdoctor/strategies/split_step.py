@@ -145,7 +145,7 @@ class _Attempt:
 
 
 def _kept_values(roots: Any) -> Iterator[str]:
-    return (visit.path for visit in Walk(roots) if holds_pending(visit.value))
+    return (str(visit.path) for visit in Walk(roots) if holds_pending(visit.value))
 
 
 _RULES_OF_GLUE = frozenset(rule.id for rule in ALL_RULES if rule.is_glue)

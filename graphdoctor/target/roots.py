@@ -11,6 +11,7 @@ from torch.optim import optimizer as optimizers
 
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.state.attributes import attributes, is_stateful
+from graphdoctor.target.state.paths import By
 from graphdoctor.target.state.tree import Tree
 from graphdoctor.target.state.variables import mentions
 from graphdoctor.target.state.walk import Walk
@@ -37,9 +38,9 @@ def roots_of(step: object) -> dict[str, object]:
         return {"self": step.__self__, "step": step.__func__}
     named = dict(_bound_arguments(step))
     for path, value, _ in Walk({"step": step}):
-        is_variable = "." not in path and "[" not in path
-        if is_variable and is_stateful(value) and not any(value is seen for seen in named.values()):
-            named.setdefault(path, value)
+        is_known = any(value is seen for seen in named.values())
+        if path.by is By.NAME and is_stateful(value) and not is_known:
+            named.setdefault(str(path).partition("#")[0], value)
     return {**named, "step": step}
 
 

@@ -12,7 +12,7 @@ from graphdoctor.record.session import Session, prepare
 from graphdoctor.strategies.strategy import Known
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.roots import roots_of
-from graphdoctor.target.state.snapshot import UsersMemory
+from graphdoctor.target.state.saved_tensor import UsersMemory
 from graphdoctor.values.recording import Iteration
 
 

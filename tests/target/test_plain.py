@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphdoctor.target.state.plain import LONG, is_array, is_data, is_memory, stands_for, told_of
+from graphdoctor.target.state.kinds import digest
+from graphdoctor.target.state.paths import StatePath
+from graphdoctor.target.state.plain import LONG, inner_path, is_array, is_data, is_memory
 
 
 class Mode(enum.Enum):
@@ -53,12 +55,13 @@ def moved(stream: io.BytesIO) -> io.BytesIO:
         (bytearray(b"a"), bytearray(b"b"), "contents(held)"),
     ],
 )
-def test_another_value_is_told_by_its_path(before: Any, now: Any, path: str) -> None:
-    then, later = stands_for("held", before), stands_for("held", now)
+def test_another_value_has_another_digest(before: Any, now: Any, path: str) -> None:
+    then, later = digest(before), digest(now)
     assert then is not None and later is not None
-    assert (then[0], later[0]) == (path, path)
-    assert then[1] != later[1]
-    assert stands_for("held", before) == then
+    held = StatePath.of("held")
+    assert (str(then.path_of(held)), str(later.path_of(held))) == (path, path)
+    assert then.value != later.value
+    assert digest(before) == then
 
 
 @pytest.mark.parametrize(
@@ -70,14 +73,14 @@ def test_another_value_is_told_by_its_path(before: Any, now: Any, path: str) -> 
     ],
 )
 def test_a_value_is_the_same_one_however_it_is_told(path: str, whole: str) -> None:
-    assert told_of(path) == whole
+    assert inner_path(path) == whole
 
 
 def test_what_only_leads_on_has_nothing_that_stands_for_it() -> None:
     closed = io.BytesIO()
     closed.close()
     for value in (object(), Mode, closed, memoryview(b"a")):
-        assert stands_for("held", value) is None
+        assert digest(value) is None
 
 
 def test_only_many_plain_values_are_data() -> None:

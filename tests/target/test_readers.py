@@ -17,7 +17,7 @@ class Held:
 def test_a_reader_tells_what_its_value_is_by_now() -> None:
     held = Held()
     paths = {"held.count", "len(held.items)", "held.items[0]", "held.missing"}
-    found = {one.path: one for one in readers_of({"held": held}, paths)}
+    found = {str(one.path): one for one in readers_of({"held": held}, paths)}
     assert set(found) == paths - {"held.missing"}
     assert all(one.again() == one.now for one in found.values())
     held.count, held.items[0] = 2, 6
@@ -34,5 +34,5 @@ def test_what_torch_counts_for_itself_is_not_read() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     optimizer._opt_called = 1  # type: ignore[attr-defined]
     everything: Any = type("Every", (), {"__contains__": lambda self, path: True})()
-    found = {one.path for one in readers_of({"optimizer": optimizer}, everything)}
+    found = {str(one.path) for one in readers_of({"optimizer": optimizer}, everything)}
     assert "optimizer._opt_called" not in found

@@ -300,7 +300,7 @@ def test_an_array_of_another_length_keeps_nothing_else_from_being_put_back() -> 
 
 
 def paths_to(monitor: threading.Thread) -> set[str]:
-    return {visit.path for visit in Walk({"monitor": monitor})}
+    return {str(visit.path) for visit in Walk({"monitor": monitor})}
 
 
 def test_what_a_running_thread_of_a_package_notes_of_itself_is_no_state(

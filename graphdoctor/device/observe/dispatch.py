@@ -30,7 +30,7 @@ from graphdoctor.device.observe.operators import (
     tensors_of_call,
 )
 from graphdoctor.device.observe.storages import StorageTable, parts_of
-from graphdoctor.target.state.snapshot import wraps_others
+from graphdoctor.target.state.saved_tensor import wraps_others
 
 _CPU = torch.device("cpu")
 _FAKE = torch._C._TorchDispatchModeKey.FAKE

@@ -73,7 +73,7 @@ class ReachableState:
         self._around = around
         apart = [*without, *(all_hooks(around) if around is not None else ())]
         everything = list(Walk(roots, with_empty=False, without=apart))
-        found = [(path, value) for path, value, _ in everything]
+        found = [(str(path), value) for path, value, _ in everything]
         grads = {id(grad_of(value)) for _, value in found if isinstance(value, torch.Tensor)}
         self.all_tensors = [
             value
@@ -87,9 +87,9 @@ class ReachableState:
                     path += "'"
                 named[path] = value
                 apart += [attributes(value)[_NOT_READ]] if attributes(value).get(_NOT_READ) else []
-        for path, value, _ in _HeldByModules(named, with_empty=False, without=apart):
+        for held_at, value, _ in _HeldByModules(named, with_empty=False, without=apart):
             if id(value) not in grads:
-                self._add(path.removeprefix("."), value)
+                self._add(str(held_at).removeprefix("."), value)
 
     def _add(self, path: str, value: Any) -> None:
         if isinstance(value, torch.Tensor):

@@ -160,7 +160,7 @@ METHODS: tuple[tuple[type, tuple[str, ...]], ...] = (
 def glue_objects(roots: Mapping[str, object]) -> dict[str, object]:
     """The optimizers, schedules, gradient scalers and averages that the roots reach, by path."""
     kinds = (torch.optim.Optimizer, *(kind for kind, _ in METHODS))
-    return {visit.path: visit.value for visit in Walk(roots) if isinstance(visit.value, kinds)}
+    return {str(visit.path): visit.value for visit in Walk(roots) if isinstance(visit.value, kinds)}
 
 
 def has_glue_call(place: Location) -> bool:

@@ -100,7 +100,7 @@ def state_watches(
     for reader in readers_of(roots, changes):
         is_by_line = reader.cost <= left
         left -= reader.cost if is_by_line else 0
-        growth = _growth(changes[reader.path])
+        growth = _growth(changes[str(reader.path)])
         watches.append(StateWatch(reader, growth, is_by_line=is_by_line))
     return watches
 
@@ -118,7 +118,7 @@ class StateWatch:
     """One value: where it changes, and what is decided by it."""
 
     def __init__(self, reader: Reader, growth: int | float | None, *, is_by_line: bool) -> None:
-        self.path = path = reader.path  # as the recorded changes name it
+        self.path = path = str(reader.path)  # as the recorded changes name it
         self.is_by_line = is_by_line
         self.is_from_outside = False
         self.deciding: set[Deciding] = set()

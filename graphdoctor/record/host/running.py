@@ -18,7 +18,7 @@ from typing import Any
 
 from graphdoctor.target.state.attributes import has_walkable_state
 from graphdoctor.target.state.plain import SCALARS, STREAMS
-from graphdoctor.target.state.walk import BUILTIN_CONTAINERS, Walk
+from graphdoctor.target.state.walk import Walk
 
 _QUEUES = {queue.Queue.get.__code__}
 FILES_OF_QUEUES = frozenset(code.co_filename for code in _QUEUES)
@@ -36,9 +36,9 @@ class Running:
         self._streams: dict[int, str] = {}
         for path, value, _ in Walk(roots, with_empty=False):
             if isinstance(value, (io.BytesIO, io.StringIO)):
-                self._streams[id(value)] = path
+                self._streams[id(value)] = str(path)
             if _is_running(value):
-                self._held.setdefault(id(value), (path, value))  # type: ignore[arg-type]
+                self._held.setdefault(id(value), (str(path), value))  # type: ignore[arg-type]
         self._before = {key: position(held) for key, (_, held) in self._held.items()}
         self._left = {key: _left(held) for key, (_, held) in self._held.items()}
         self._shown: dict[str, int] = {}
@@ -101,7 +101,7 @@ def _is_running(value: object) -> bool:
     """Not an object of the user's, whose attributes are state like any other, and no file that is written to."""
     if isinstance(value, _SUSPENDED):
         return True
-    if type(value) in BUILTIN_CONTAINERS or not isinstance(value, Iterator):
+    if not isinstance(value, Iterator):
         return False
     if isinstance(value, io.IOBase):
         return not value.closed and value.readable() and not isinstance(value, STREAMS)

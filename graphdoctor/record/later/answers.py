@@ -34,7 +34,8 @@ from graphdoctor.record.later.occasions import Condition, are_as_usual
 from graphdoctor.record.later.search import is_as_usual
 from graphdoctor.record.later.trials import Trials
 from graphdoctor.target.frames import is_own
-from graphdoctor.target.state.walk import Walk, dict_items
+from graphdoctor.target.state.kinds.written import dict_items
+from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.host_events import OF_ENVIRONMENT, PythonEvent

@@ -19,9 +19,10 @@ from graphdoctor.record.later.places import put_at
 from graphdoctor.target.state.attributes import (
     counts_for_itself,
 )
-from graphdoctor.target.state.plain import STREAMS, is_array, told_of
+from graphdoctor.target.state.kinds.written import dict_items
+from graphdoctor.target.state.plain import STREAMS, inner_path, is_array
 from graphdoctor.target.state.readers import readers_of
-from graphdoctor.target.state.walk import Walk, dict_items
+from graphdoctor.target.state.walk import Walk
 
 _MOST_ITEMS = 20_000  # that a container gets, or that are compared
 _MOST_DOUBLINGS = 60  # of what multiplies
@@ -68,7 +69,7 @@ def moment(roots: Mapping[str, object], paths: Container[str]) -> Moment:
     """What stands at these paths now."""
     found: Moment = {}
     for one in readers_of(roots, paths):
-        found.setdefault(one.path, _Held(one.holder, _copied(one.value), one.value))
+        found.setdefault(str(one.path), _Held(one.holder, _copied(one.value), one.value))
     return found
 
 
@@ -120,7 +121,9 @@ def _trend(path: str, held: _Held, second: Any, third: Any) -> Trend | None:
         return _of_stream(path, held.container, (held.value, second, third))
     if isinstance(held.holder, (tuple, frozenset)) and not is_own:
         return None  # nobody can put anything into it
-    put = partial(_fill, held.container) if is_own else partial(put_at, held.holder, told_of(path))
+    put = (
+        partial(_fill, held.container) if is_own else partial(put_at, held.holder, inner_path(path))
+    )
     if isinstance(held.value, frozenset):
         return _of_frozen(path, (held.value, second, third), put)
     if isinstance(held.value, (str, bytes, tuple)):

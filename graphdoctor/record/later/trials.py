@@ -12,7 +12,7 @@ from graphdoctor.record.iteration import observe
 from graphdoctor.record.later.sameness import Ran, ran
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.globals import kernel_switches
-from graphdoctor.target.state.plain import told_of
+from graphdoctor.target.state.plain import inner_path
 
 
 class Trials:
@@ -47,7 +47,7 @@ class Trials:
             while True:
                 seen = self._ran(before.storages)
                 after = self._state()
-                changed = {told_of(one.path) for one in before.changes(after)}
+                changed = {inner_path(one.path) for one in before.changes(after)}
                 yield seen._replace(changed=changed.union(_new(before, after)))
                 before = after
 

@@ -31,7 +31,7 @@ def tops_of(roots: Mapping[str, object]) -> dict[str, torch.nn.Module]:
     inside: set[int] = set()
     for path, value, _ in Walk(roots, with_empty=False):
         if isinstance(value, torch.nn.Module) and id(value) not in inside:
-            found[path] = value
+            found[str(path)] = value
             inside.update(id(module) for module in value.modules() if module is not value)
     return {path: module for path, module in found.items() if id(module) not in inside}
 

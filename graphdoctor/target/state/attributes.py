@@ -83,8 +83,13 @@ def is_stateful(value: object) -> bool:
 
 def has_walkable_state(value: object) -> bool:
     """Whether an object's attributes are state of the step, not a library's inner workings."""
-    module = getattr(type(value), "__module__", None)
-    if not isinstance(module, str) or isinstance(value, random.Random):
+    return is_state_type(type(value))
+
+
+def is_state_type(cls: type) -> bool:
+    """Whether the attributes of such objects are state of the step."""
+    module = getattr(cls, "__module__", None)
+    if not isinstance(module, str) or issubclass(cls, random.Random):
         return False
     top = module.partition(".")[0]
     if top == "torch":
@@ -98,8 +103,12 @@ def has_walkable_state(value: object) -> bool:
 
 def is_of_library(value: object) -> bool:
     """Whether it is an object of Python's own library; a generator of numbers is saved as a whole."""
-    module = getattr(type(value), "__module__", None)
-    if isinstance(value, random.Random):
+    return is_of_standard_library(type(value))
+
+
+def is_of_standard_library(cls: type) -> bool:
+    module = getattr(cls, "__module__", None)
+    if issubclass(cls, random.Random):
         return False
     return isinstance(module, str) and module.partition(".")[0] in sys.stdlib_module_names
 

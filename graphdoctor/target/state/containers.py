@@ -24,8 +24,8 @@ from graphdoctor.target.state.attributes import (
     is_stateful,
     slots_of,
 )
+from graphdoctor.target.state.kinds.written import dict_items
 from graphdoctor.target.state.plain import SCALARS
-from graphdoctor.target.state.walk import dict_items
 
 _BUILTINS = (tuple, list, dict, OrderedDict, defaultdict, deque)
 _NEVER_CONTAINERS = (torch.Tensor, *SCALARS, type, enum.Enum, ModuleType)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from graphdoctor.target.state.saved import saved_random
+from graphdoctor.target.state.kinds.buffers import saved_random
 from graphdoctor.target.state.switches import (
     ATTENTION,
     PRECISIONS,

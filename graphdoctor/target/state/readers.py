@@ -7,14 +7,16 @@ from functools import partial
 from typing import NamedTuple
 
 from graphdoctor.target.state.attributes import counts_for_itself
-from graphdoctor.target.state.plain import SCALARS, stands_for
-from graphdoctor.target.state.walk import Visit, Walk
+from graphdoctor.target.state.kinds import digest, kind_of
+from graphdoctor.target.state.kinds.kind import Visit
+from graphdoctor.target.state.paths import StatePath
+from graphdoctor.target.state.walk import Walk
 
 
 class Reader(NamedTuple):
     """A value by its path. `now` stands for it, as `again` does when it is called."""
 
-    path: str
+    path: StatePath
     holder: object
     value: object
     now: object
@@ -26,16 +28,20 @@ def readers_of(roots: Mapping[str, object], paths: Container[str]) -> Iterator[R
     """For each of these paths; none for what torch's own classes keep."""
     walk = Walk(roots, with_empty=False)
     for visit in walk:
-        if isinstance(visit.value, SCALARS) or counts_for_itself(visit.value):
+        if kind_of(visit.value).is_scalar or counts_for_itself(visit.value):
             continue
         children = list(walk.children(visit))
         for child in children:
-            found = stands_for(child.path, child.value)
-            if found is not None and found[0] in paths:
-                again = partial(_again, walk, visit, found[0])
-                yield Reader(found[0], visit.value, child.value, found[1], again, len(children))
+            found = digest(child.value)
+            if found is not None and str(path := found.path_of(child.path)) in paths:
+                again = partial(_again, walk, visit, path)
+                yield Reader(path, visit.value, child.value, found.value, again, len(children))
 
 
-def _again(walk: Walk, holder: Visit, path: str) -> object:
-    seen = (stands_for(child.path, child.value) for child in walk.children(holder))
-    return next((found[1] for found in seen if found is not None and found[0] == path), None)
+def _again(walk: Walk, holder: Visit, path: StatePath) -> object:
+    for child in walk.children(holder):
+        if child.path == path.inner:
+            found = digest(child.value)
+            if found is not None and found.path_of(child.path) == path:
+                return found.value
+    return None

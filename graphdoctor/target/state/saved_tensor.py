@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import torch
 
-from graphdoctor.target.state.saved import Restore
 from graphdoctor.target.state.shared_memory import (
     address_of,
     copied_when_written,
     lies_on_cpu,
     own_begin_of,
 )
-from graphdoctor.target.state.walk import HOOKS_OF_TENSORS, grad_of
+
+# `register_hook`, `register_post_accumulate_grad_hook`
+HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+class Memory(Protocol):
+    """What is known of memory, by storage."""
+
+    def holds_values(self, storage: torch.UntypedStorage) -> bool:
+        """Whether it may be read: false of what has no values, which is neither read nor put back."""
+
+    def is_ours(self, storage: torch.UntypedStorage) -> bool:
+        """Whether nobody knows its address but torch, so that it may lie elsewhere once it was written."""
+
+
+class UsersMemory:
+    """Memory of which nothing else is known: it holds values, and stays where it is."""
+
+    def holds_values(self, storage: torch.UntypedStorage) -> bool:
+        return True
+
+    def is_ours(self, storage: torch.UntypedStorage) -> bool:
+        return False
+
+
+USERS_MEMORY: Memory = UsersMemory()
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +139,15 @@ class SavedStorage:
     def contents(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Its bytes and those to put there."""
         return None if self._copy is None else (self._bytes, self._copy.contents)
+
+
+@dataclass
+class Saving:
+    """One snapshot while it is made: each storage is copied once, and some things are restored last."""
+
+    memory: Memory
+    storages: dict[int, SavedStorage | None] = field(default_factory=dict)  # None: not held
+    last: list[Callable[[], object]] = field(default_factory=list)
 
 
 def restore_contents(storages: Iterable[SavedStorage]) -> None:
@@ -229,18 +262,7 @@ def _same_layout(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
     )
 
 
-def saved_grad(tensor: torch.Tensor) -> Restore:
-    """Which tensor is the gradient. Restored after all tensors: it is refused unless it fits."""
-    grad = grad_of(tensor)
-
-    def restore() -> None:
-        if grad_of(tensor) is not grad:
-            tensor.grad = grad
-
-    return restore
-
-
-def saved_sparse(tensor: torch.Tensor) -> Restore:
+def saved_sparse(tensor: torch.Tensor) -> Callable[[], None]:
     """A tensor without a storage of its own: sparse ones are put back in the memory of their parts.
 
     A graph that reads a sparse tensor reads values and indices at their addresses: new ones in their
@@ -283,3 +305,16 @@ def _same_parts(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
     if tensor.layout is torch.sparse_coo and tensor.is_coalesced() != alias.is_coalesced():
         return False
     return tensor.size() == alias.size() and all(_same_layout(*pair) for pair in pairs)
+
+
+def wraps_others(tensor: torch.Tensor) -> bool:
+    """A subclass without memory that does not say what it wraps: it is its attributes."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return False  # asking for its address would part memory that is shared until it is written
+    if type(tensor).__name__ == "FakeTensor":
+        return False  # torch warns of who asks for its address
+    try:
+        tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        return True
+    return False

@@ -1,0 +1,263 @@
+"""Functions, their variables, classes, and what stands for another object: methods, views, references."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
+from contextlib import suppress
+from contextvars import Context, ContextVar
+from functools import cache, partial, partialmethod
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
+from typing import Any
+
+import torch
+from torch._library.custom_ops import OPDEFS, CustomOpDef
+
+from graphdoctor.target.state.kinds.kind import Kind, Restore, Surroundings, Visit
+from graphdoctor.target.state.kinds.objects import Object
+from graphdoctor.target.state.kinds.written import MISSING, saved_dict, saved_names
+from graphdoctor.target.state.paths import By
+from graphdoctor.target.state.saved_tensor import Saving
+from graphdoctor.target.state.variables import class_members, global_names, is_user_class, names_in
+
+
+class Function(Kind):
+    types = (FunctionType,)
+
+    def children(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
+        path, function = visit.path, visit.value
+        assert isinstance(function, FunctionType)
+        yield from variables_of(function, walk)
+        yield Visit(path.attribute("defaults"), function.__defaults__ or (), False)
+        yield Visit(path.attribute("kwdefaults"), function.__kwdefaults__ or {}, False)
+        for name, child in list(vars(function).items()):
+            yield Visit(path.attribute(name), child)
+
+    def save(self, value: Any, saving: Saving) -> Iterator[Restore]:
+        yield saved_defaults(value)
+        yield saved_dict(vars(value))
+        yield from (saved_names(namespace, names) for namespace, names in global_names(value))
+
+
+def variables_of(function: FunctionType, walk: Surroundings) -> Iterator[Visit]:
+    """What a function uses from outside, by its variables' own names: closure, then globals."""
+    for name, cell in zip(names_in(function), function.__closure__ or (), strict=True):
+        yield Visit(walk.variable(name, cell), cell)
+    for namespace, names in global_names(function):
+        for name in names:
+            if name in namespace:
+                yield Visit(walk.variable(name, namespace), namespace[name])
+
+
+def saved_defaults(function: FunctionType) -> Restore:
+    """A function's default values, which may be rebound."""
+    defaults, kwdefaults = function.__defaults__, function.__kwdefaults__
+
+    def restore() -> None:
+        function.__defaults__, function.__kwdefaults__ = defaults, kwdefaults
+
+    return restore
+
+
+class Cell(Kind):
+    """A variable of a closure."""
+
+    types = (CellType,)
+
+    def children(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
+        if (value := _contents(visit.value)) is not MISSING:
+            yield Visit(visit.path, value)
+
+    def save(self, value: Any, saving: Saving) -> Iterable[Restore]:
+        return (saved_cell(value),)
+
+
+def saved_cell(cell: CellType) -> Restore:
+    value = _contents(cell)
+
+    def restore() -> None:
+        if value is not MISSING:
+            cell.cell_contents = value
+        elif _contents(cell) is not MISSING:
+            del cell.cell_contents
+
+    return restore
+
+
+def _contents(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not set yet
+        return MISSING
+
+
+class Method(Kind):
+    types = (MethodType,)
+
+    def children(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
+        path, method = visit.path, visit.value
+        assert isinstance(method, MethodType)
+        # The object is what people know; the function matters for the globals it names.
+        is_attribute = path.by is By.ATTRIBUTE and path.parent is not None
+        yield Visit(path.parent if is_attribute and path.parent else path, method.__self__)
+        yield Visit(path, method.__func__, False)
+
+
+class Partial(Object):
+    types = (partial, partialmethod)
+
+    def children(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
+        path, held = visit.path, visit.value
+        assert isinstance(held, (partial, partialmethod))
+        yield Visit(path.attribute("func"), held.func)
+        yield Visit(path.attribute("args"), held.args)
+        yield Visit(path.attribute("keywords"), held.keywords)
+
+
+class Class(Kind):
+    """A class, whose attributes are state where it is the user's."""
+
+    types = (type,)
+
+    def children(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
+        path, cls = visit.path, visit.value
+        assert isinstance(cls, type)
+        if is_user_class(cls):
+            metaclass: type = type(cls)
+            for base in metaclass.__mro__:  # where the class has a class of the user's
+                if is_user_class(base):
+                    yield Visit(walk.variable(base.__name__, base), base, False)
+            for name, member in class_members(cls):
+                yield Visit(path.attribute(name), member)
+
+    def save(self, value: Any, saving: Saving) -> Iterable[Restore]:
+        return (saved_class(value),) if is_user_class(value) else ()
+
+
+def saved_class(cls: type) -> Restore:
+    """The attributes of a class of the user's, such as a counter kept on the class."""
+    members = {n: v for n, v in vars(cls).items() if _is_plain_name(n)}
+
+    def restore() -> None:
+        for name in [n for n in vars(cls) if _is_plain_name(n) and n not in members]:
+            type.__delattr__(cls, name)
+        for name, value in members.items():
+            if vars(cls).get(name, MISSING) is not value:
+                type.__setattr__(cls, name, value)
+
+    return restore
+
+
+def _is_plain_name(name: str) -> bool:
+    return not (name.startswith("__") and name.endswith("__")) and name != "_abc_impl"
+
+
+class ContextVariable(Kind):
+    types = (ContextVar,)
+
+    def children(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
+        if (value := in_context(visit.value)) is not MISSING:
+            yield Visit(visit.path, value)
+
+    def save(self, value: Any, saving: Saving) -> Iterable[Restore]:
+        return (saved_context(value),)
+
+
+def saved_context(variable: ContextVar[object]) -> Restore:
+    """The value in the context that the analysis runs in. A variable that was not set gets its default."""
+    value = in_context(variable)
+
+    def restore() -> None:
+        if value is not MISSING and in_context(variable) is not value:
+            variable.set(value)
+
+    return restore
+
+
+def in_context(variable: Any) -> object:
+    """What reading a context variable gives: its default, where nobody has set it."""
+    try:
+        return variable.get()
+    except LookupError:
+        return MISSING
+
+
+class HeldContext(Kind):
+    types = (Context,)
+
+    def children(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
+        assert isinstance(visit.value, Context)
+        for variable, held in visit.value.items():
+            yield Visit(visit.path.under(variable.name), held)
+
+    def save(self, value: Any, saving: Saving) -> Iterable[Restore]:
+        return (saved_variables(value),)
+
+
+def saved_variables(context: Context) -> Restore:
+    """The variables of a context that is held; one that is being run is left alone."""
+    values = list(context.items())
+
+    def restore() -> None:
+        for variable, value in values:
+            if context[variable] is not value:
+                with suppress(RuntimeError):
+                    context.run(variable.set, value)
+
+    return restore
+
+
+_Cached = type(cache(lambda: None))
+
+
+class Reference(Object):
+    """A method in C, a view, a weak reference, a cache, an operator of the user's: it leads to another object."""
+
+    types = (
+        BuiltinFunctionType,
+        MethodWrapperType,
+        MappingProxyType,
+        weakref.ref,
+        *weakref.ProxyTypes,
+        type({}.keys()),
+        type({}.values()),
+        type({}.items()),
+        _Cached,
+        CustomOpDef,
+        torch._ops.OpOverloadPacket,
+        torch._ops.OpOverload,
+    )
+
+    def children(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
+        for found in _behind(visit.value):
+            yield Visit(visit.path, found, visit.shown)
+
+
+def _behind(value: Any) -> Iterator[object]:
+    kind = type(value)
+    if issubclass(kind, weakref.ProxyTypes):
+        with suppress(Exception):  # the object is gone, or answers for itself
+            yield value.__reduce_ex__.__self__
+    elif issubclass(kind, weakref.ref):
+        yield value()
+    elif issubclass(kind, _Cached):
+        yield value.__wrapped__
+    elif issubclass(kind, CustomOpDef):
+        yield from (value._init_fn, *value._backend_fns.values())
+    elif issubclass(kind, torch._ops.OpOverload):
+        yield from filter(None, [OPDEFS.get(value._name)])
+    elif issubclass(kind, torch._ops.OpOverloadPacket):
+        yield from filter(None, [OPDEFS.get(value._qualified_op_name)])
+    elif issubclass(kind, (MappingProxyType, KeysView, ValuesView, ItemsView)):
+        yield from gc.get_referents(value)
+    elif not isinstance(value.__self__, (ModuleType, type)):
+        yield value.__self__

@@ -1,0 +1,135 @@
+"""Every object has one kind, which is the same for all that looks at the state, saves it or compares it."""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextvars
+import ctypes
+import enum
+import functools
+import io
+import queue
+import random
+import threading
+import weakref
+from types import CellType, MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from graphdoctor.target.state.kinds import FAMILIES, kind_of
+from graphdoctor.target.state.kinds.buffers import (
+    Array,
+    Buffer,
+    NumpyScalar,
+    RandomGenerator,
+    Stream,
+)
+from graphdoctor.target.state.kinds.callables import (
+    Cell,
+    Class,
+    ContextVariable,
+    Function,
+    HeldContext,
+    Method,
+    Partial,
+    Reference,
+)
+from graphdoctor.target.state.kinds.containers import Deque, Dict, Fixed, List, Set, Tuple
+from graphdoctor.target.state.kinds.kind import Kind
+from graphdoctor.target.state.kinds.objects import (
+    Inert,
+    Module,
+    Object,
+    Optimizer,
+    Queue,
+    ScriptModule,
+    Thread,
+)
+from graphdoctor.target.state.kinds.scalars import EnumMember, Number, Scalar
+from graphdoctor.target.state.kinds.tensors import Tensor
+
+
+class Mode(enum.Enum):
+    ONE = 1
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Point(NamedTuple):
+    x: int
+
+
+class Items(list[int]):
+    pass
+
+
+class Liar:
+    """Says that it is a module, as proxies do."""
+
+    @property
+    def __class__(self) -> Any:
+        return nn.Module
+
+    @__class__.setter
+    def __class__(self, kind: Any) -> None:
+        raise AssertionError
+
+
+MODULE = nn.Linear(1, 1)
+EXAMPLES: list[tuple[object, type[Kind]]] = [
+    (True, Scalar),
+    (Level.LOW, Scalar),
+    (Mode.ONE, EnumMember),
+    (np.float32(1), NumpyScalar),
+    (__import__("decimal").Decimal(1), Number),
+    (MODULE.weight, Tensor),
+    (MODULE, Module),
+    (torch.jit.trace(nn.ReLU(), torch.ones(1)), ScriptModule),
+    (torch.optim.SGD(MODULE.parameters()), Optimizer),
+    (collections.Counter("a"), Dict),
+    (Items(), List),
+    (Point(1), Tuple),
+    (collections.deque([1]), Deque),
+    ({1}, Set),
+    (frozenset(), Fixed),
+    (lambda: None, Function),
+    (MODULE.forward, Method),
+    (CellType(1), Cell),
+    (functools.partial(max), Partial),
+    (Mode, Class),
+    (contextvars.ContextVar("unset"), ContextVariable),
+    (contextvars.Context(), HeldContext),
+    (MappingProxyType({}), Reference),
+    (weakref.proxy(MODULE), Reference),
+    ([].append, Reference),
+    (random.Random(), RandomGenerator),
+    (torch.Generator(), RandomGenerator),
+    (np.random.default_rng(), RandomGenerator),
+    (io.BytesIO(), Stream),
+    (np.zeros(1), Array),
+    (array.array("d"), Buffer),
+    (bytearray(), Buffer),
+    (ctypes.c_int(), Buffer),
+    (collections, Inert),
+    (threading.current_thread(), Thread),
+    (queue.Queue(), Queue),
+    (Liar(), Object),
+]
+
+
+@pytest.mark.parametrize(("value", "family"), EXAMPLES, ids=lambda one: type(one).__name__)
+def test_an_object_belongs_to_the_family_of_its_true_type(
+    value: object, family: type[Kind]
+) -> None:
+    assert type(kind_of(value)) is family
+
+
+def test_each_family_of_the_registry_has_an_example() -> None:
+    assert {family for _, family in EXAMPLES} == set(FAMILIES)
