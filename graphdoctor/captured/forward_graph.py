@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import torch
 
 from graphdoctor.graphs.calls import (
-    ForwardGraph,
     Nesting,
     Outputs,
     Unwatchable,
@@ -18,6 +17,7 @@ from graphdoctor.graphs.calls import (
 from graphdoctor.graphs.calls.outputs import kind_of, tensors_in
 from graphdoctor.graphs.calls.signature import Key
 from graphdoctor.graphs.capture import Pool
+from graphdoctor.graphs.graphed_callable import GraphedCallable
 from graphdoctor.graphs.guards import Guard, Modes
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.target.state.clone import memory_of
@@ -81,7 +81,7 @@ class GuardedGraph:
             state=self.state.tensors,
             clones=setup.clones,
         )
-        self.forward = ForwardGraph(captured.graph, given, outputs.build)
+        self.forward = GraphedCallable(captured.graph, given, outputs.build)
 
     def release(self) -> None:
         """Give the graph's memory back; it cannot be called any more."""
@@ -96,7 +96,7 @@ class Answering(Protocol):
     served: int
     traits: Traits
     state: Guard
-    forward: ForwardGraph
+    forward: GraphedCallable
 
 
 def _check(given: list[torch.Tensor], state: list[torch.Tensor]) -> None:

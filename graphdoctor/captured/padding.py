@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from graphdoctor.graphs.calls import ForwardGraph, Tensors
-from graphdoctor.graphs.calls.forward_graph import Load
 from graphdoctor.graphs.calls.outputs import tensors_in
 from graphdoctor.graphs.compare import Gap, gap_between
+from graphdoctor.graphs.graphed_callable import GraphedCallable, Load, Tensors
 
 
 class Fill:
@@ -18,10 +17,8 @@ class Fill:
     by: object = None
 
 
-def answer_of(forward: ForwardGraph, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    forward.load(tensors)
-    forward.replay()
-    return [tensor.clone() for tensor in tensors_in(forward.build(tensors))]
+def answer_of(forward: GraphedCallable, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor.clone() for tensor in tensors_in(forward(tensors))]
 
 
 def padding(load: Load, spare: Sequence[torch.Tensor], fill: Fill) -> Load:

@@ -21,8 +21,9 @@ import torch
 from graphdoctor.captured.forward_graph import Answering, GuardedGraph
 from graphdoctor.captured.growth import Growth
 from graphdoctor.captured.known_call import NOT_KNOWN, KnownCall, known_call, unknown
-from graphdoctor.graphs.calls import Tensors, Unwatchable, form_of, signature
+from graphdoctor.graphs.calls import Unwatchable, form_of, signature
 from graphdoctor.graphs.calls.signature import Key
+from graphdoctor.graphs.graphed_callable import Tensors
 from graphdoctor.graphs.guards import Modes
 from graphdoctor.target import Inputs
 
@@ -153,10 +154,7 @@ class Replays:
             return None, why
         if self._context.stream_number() != self.on_stream:
             self.follow_stream()
-        forward = graph.forward
-        forward.load(tensors)
-        forward.replay()
-        answer = forward.build(tensors)
+        answer = graph.forward(tensors)
         if not looks_first and (why := self.change_of(graph)):
             return None, why
         graph.served += 1

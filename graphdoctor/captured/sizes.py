@@ -19,10 +19,8 @@ import torch
 from graphdoctor.captured.forward_graph import GuardedGraph, Traits
 from graphdoctor.captured.padding import Fill, answer_of, cut, padding, rest, split, unlike
 from graphdoctor.graphs.calls import (
-    ForwardGraph,
     Nesting,
     Outputs,
-    Tensors,
     Unwatchable,
     mismatch,
     signature,
@@ -30,6 +28,7 @@ from graphdoctor.graphs.calls import (
 from graphdoctor.graphs.calls.outputs import kind_of, tensors_in
 from graphdoctor.graphs.calls.signature import Key
 from graphdoctor.graphs.compare import gap_between
+from graphdoctor.graphs.graphed_callable import GraphedCallable, Tensors
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.inputs.rebatch import BatchPlan, find_batch, rebatched
 from graphdoctor.target.state.tree import input_leaves
@@ -57,7 +56,7 @@ class SizeUse:
 class Padded:
     """A graph that answers calls of fewer rows than it has: `Answering`, for one such size."""
 
-    def __init__(self, of: GuardedGraph, size: int, key: Key, forward: ForwardGraph) -> None:
+    def __init__(self, of: GuardedGraph, size: int, key: Key, forward: GraphedCallable) -> None:
         self.of, self.size, self.key, self.forward = of, size, key, forward
         self.traits: Traits = of.traits
         self.state = of.state
@@ -210,7 +209,7 @@ class Sizes:
             state=graph.state.tensors,
             clones=self._clones,
         )
-        forward = ForwardGraph(graph.graph, views, outputs.build)
+        forward = GraphedCallable(graph.graph, views, outputs.build)
         forward.load = padding(forward.load, spare, self._fills[size])
         why = unlike(wanted, answer_of(forward, tensors)) or self._leak(
             graph, forward, tensors, fewer
@@ -221,7 +220,7 @@ class Sizes:
         return Padded(graph, fewer, key, forward)
 
     def _leak(
-        self, graph: GuardedGraph, forward: ForwardGraph, tensors: list[torch.Tensor], fewer: int
+        self, graph: GuardedGraph, forward: GraphedCallable, tensors: list[torch.Tensor], fewer: int
     ) -> str:
         """Whether other rows in place of the zeros change the answer: repeated ones, which are valid."""
         zeros = answer_of(forward, tensors)

@@ -9,7 +9,6 @@ import torch
 
 from graphdoctor.captured.step_optimizers import Numbers, OptimizerGuard
 from graphdoctor.graphs.calls import (
-    ForwardGraph,
     Nesting,
     Outputs,
     Unwatchable,
@@ -18,6 +17,7 @@ from graphdoctor.graphs.calls import (
 )
 from graphdoctor.graphs.calls.outputs import tensors_in
 from graphdoctor.graphs.calls.signature import Key
+from graphdoctor.graphs.graphed_callable import GraphedCallable
 from graphdoctor.graphs.guards import Guard, Modes
 from graphdoctor.graphs.whole_step import CapturedStep as WholeStep
 from graphdoctor.target import Target
@@ -90,7 +90,7 @@ class StepGraph:
             state=list(state.values()),
             clones=True,
         )
-        self._graph = ForwardGraph(made.graph, given, outputs.build)
+        self._graph = GraphedCallable(made.graph, given, outputs.build)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> object:
         """Replay the step on these tensors; the gradients are then where eager leaves them."""

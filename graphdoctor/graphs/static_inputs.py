@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from graphdoctor.target.state.clone import copyable, is_overlapping
+from graphdoctor.graphs.graphed_callable import copy_into
+from graphdoctor.target.state.clone import is_overlapping
 from graphdoctor.target.state.tree import Leaves, input_leaves
 from graphdoctor.target.target import Inputs
 from graphdoctor.values.errors import GraphDoctorError
@@ -23,7 +24,9 @@ class StaticInputs:
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
         self._loaded: Inputs | None = None
-        self._copies: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
+        self._values: list[torch.Tensor] = []
+        leaves = input_leaves(inputs).values()
+        self._copy = copy_into([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
     def load(self, fresh: Inputs) -> None:
         """Copy the values of `fresh` into place.
@@ -34,11 +37,10 @@ class StaticInputs:
         """
         if fresh is not self._loaded:
             pairs = filter(None, _checked_pairs(self.inputs, fresh))
-            self._copies = tuple(copyable(*pair) for pair in pairs)
+            self._values = [values.detach() for _, values in pairs]
             self._loaded = fresh
         with torch.no_grad():
-            for into, values in self._copies:
-                into.copy_(values)
+            self._copy(self._values)
 
 
 def check_inputs(static: Inputs, fresh: Inputs) -> None:

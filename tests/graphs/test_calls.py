@@ -18,7 +18,7 @@ from torch import nn
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.calls import CallForm, Nesting, Outputs, Unwatchable, form_of, signature
-from graphdoctor.graphs.calls.forward_graph import _loader
+from graphdoctor.graphs.graphed_callable import copy_into
 from tests.support.captured_models import Scaled, assert_equal, on_device, rand, replayed
 from tests.support.emulated import device as device
 from tests.support.graphed_twins import data, twins
@@ -146,7 +146,7 @@ def test_inputs_of_several_dtypes_are_all_copied() -> None:
     kinds = [torch.float32, torch.int64, torch.float32, torch.bool, torch.int64]
     static = [torch.zeros(3, dtype=kind) for kind in kinds]
     fresh = [torch.arange(place, place + 3).to(kind) for place, kind in enumerate(kinds)]
-    _loader(static)(tuple(fresh))
+    copy_into(static)(tuple(fresh))
     assert all(map(torch.equal, static, fresh))
 
 

@@ -199,6 +199,36 @@ def test_the_objects_that_a_forward_of_the_user_s_own_holds_are_not_entered(deep
     assert not guard.is_same() and "other.settings.power" in guard.difference()
 
 
+_EPOCH = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda deep, settings: setattr(deep.settings, "power", 2.0), "model.settings.power"),
+        (lambda deep, settings: setattr(settings, "power", 2.0), "settings.power"),
+        (lambda deep, settings: settings.sizes.append(1), "settings.sizes"),
+        (lambda deep, settings: globals().update(_EPOCH=1), "_EPOCH changed from 0 to 1"),
+    ],
+)
+def test_the_variables_of_a_step_are_watched(
+    deep: Deep, change: Callable[[Deep, Settings], object], named: str
+) -> None:
+    model, settings = deep, Settings(1.0)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.relu(model(x)) * settings.power * _EPOCH
+
+    guard, before = Guard({"step": step}), dict(globals())
+    assert guard.is_same() and guard.difference() == ""
+    try:
+        change(deep, settings)
+        for _ in range(2):
+            assert not guard.is_same() and named in guard.difference()
+    finally:
+        globals().update(before)
+
+
 def test_what_only_generation_reads_is_frozen(deep: Deep) -> None:
     deep.generation_config = Settings(1.0)  # type: ignore[assignment]
     guard = Guard({"model": deep})

@@ -1,11 +1,10 @@
 """A captured forward and a call of it -> whether it is the captured call, and what eager would return for it.
 
 `signature` is the key that two calls share when one graph may serve both, and `mismatch` says why they do not;
-`CallForm` tells most calls in one call into C++. `ForwardGraph` loads inputs, replays, and hands out `Outputs`.
+`CallForm` tells most calls in one call into C++. `Outputs` hands out what a replay filled.
 """
 
 from graphdoctor.graphs.calls.call_form import CallForm, form_of
-from graphdoctor.graphs.calls.forward_graph import ForwardGraph, Tensors
 from graphdoctor.graphs.calls.outputs import Nesting, Outputs
 from graphdoctor.graphs.calls.signature import (
     Unwatchable,
@@ -16,10 +15,8 @@ from graphdoctor.graphs.calls.signature import (
 
 __all__ = [
     "CallForm",
-    "ForwardGraph",
     "Nesting",
     "Outputs",
-    "Tensors",
     "Unwatchable",
     "distinct",
     "form_of",

@@ -18,12 +18,12 @@ from graphdoctor.graphs.calls.signature import (
     repeats,
     structure_of,
 )
+from graphdoctor.graphs.graphed_callable import Build
 from graphdoctor.target.state.clone import clone_inputs, is_overlapping, memory_of
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.tree import Tree, map_leaves
 from graphdoctor.target.target import Inputs
 
-Build = Callable[[Sequence[torch.Tensor]], Any]
 _Kind = tuple[object, tuple[int, ...]]
 
 

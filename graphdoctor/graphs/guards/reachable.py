@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dis
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context, ContextVar
 from functools import partial, partialmethod
 from operator import itemgetter
@@ -56,7 +58,8 @@ class ReachableState:
     `empty` are dictionaries that were, and `hooks` the empty ones of hooks. `tensors` are those that modules and
     their objects hold, without gradients; `all_tensors` are also those that functions lead to. `around` is the
     module whose forward a graph replaces: its own hooks run around the graph, and its `forward` is the
-    graph's place, so neither is watched. `without` and what only they lead to are left out.
+    graph's place, so neither is watched. Of a function among the roots, which is a step, the variables that its
+    own code reads are watched, too. `without` and what only they lead to are left out.
     """
 
     def __init__(
@@ -87,6 +90,12 @@ class ReachableState:
                     path += "'"
                 named[path] = value
                 apart += [attributes(value)[_NOT_READ]] if attributes(value).get(_NOT_READ) else []
+        for step in [value for value in roots.values() if isinstance(value, FunctionType)]:
+            variables = partial(_variables, step, _names_loaded(step))
+            reader = partial(_values_of, variables)
+            self.others.append(Entries("", step, (reader,), variables, variables()))
+            for name, held in variables().items():
+                named.setdefault(str(name), held)
         for held_at, value, _ in _HeldByModules(named, with_empty=False, without=apart):
             if id(value) not in grads:
                 self._add(str(held_at).removeprefix("."), value)
@@ -149,6 +158,29 @@ class ReachableState:
 
 def _without(held: dict[str, object], names: frozenset[str]) -> dict[object, object]:
     return {name: value for name, value in held.items() if name not in names}
+
+
+def _names_loaded(function: FunctionType) -> list[str]:
+    """The globals that its own code reads, by name; an attribute `x.name` is no global."""
+    found = {
+        str(each.argval)
+        for each in dis.get_instructions(function.__code__)
+        if each.opname == "LOAD_GLOBAL"
+    }
+    return sorted(found)
+
+
+def _variables(function: FunctionType, names: Sequence[str]) -> dict[object, object]:
+    held = function.__globals__
+    found: dict[object, object] = {name: held[name] for name in names if name in held}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # one that has no value yet
+            found[name] = cell.cell_contents
+    return found
+
+
+def _values_of(variables: Now, _: object) -> Iterable[object]:
+    return variables().values()
 
 
 def _flat(items: dict[object, object]) -> Iterable[object]:

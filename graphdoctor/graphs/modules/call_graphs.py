@@ -8,12 +8,13 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.function import once_differentiable
 
-from graphdoctor.graphs.calls import ForwardGraph, Outputs
+from graphdoctor.graphs.calls import Outputs
 from graphdoctor.graphs.capture import (
     capture_graph,
     device_usable_after_failure,
     no_word_of_empty_graphs,
 )
+from graphdoctor.graphs.graphed_callable import GraphedCallable
 from graphdoctor.graphs.modules.captured_call import ToCapture
 from graphdoctor.graphs.modules.gradients import Gradients
 
@@ -49,16 +50,14 @@ class InferenceGraph:
             made = capture_graph(run, pool.side, pool=pool, warm_up=warm_up)
         assert call.observed.returned is not None
         outputs = Outputs(call.observed.returned, made.result, clones=True)
-        self._forward = ForwardGraph(made.graph, call.static, outputs.build)
+        self._forward = GraphedCallable(made.graph, call.static, outputs.build)
 
     def __call__(self, tensors: list[torch.Tensor]) -> Any:
         """Run the forward on these tensors, which are as the captured call's."""
         forward = self._forward
         with torch.no_grad():
             self._lane.enter()
-            forward.load(tensors)
-            forward.replay()
-            return forward.build(tensors)
+            return forward(tensors)
 
     def release(self) -> None:
         """Give the graph and its memory back."""

@@ -12,7 +12,8 @@ from graphdoctor.device.observe.operators import facts_of
 from graphdoctor.graphs.capture import Pool, record_graph
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.generator import generator_state, set_generator_state
-from graphdoctor.graphs.segments.memory import Copier, clones, copy_all
+from graphdoctor.graphs.graphed_callable import GraphedCallable
+from graphdoctor.graphs.segments.memory import clones, copy_all
 from graphdoctor.graphs.segments.nodes import memory_of_value, written_nodes
 
 WARM_UPS = 3  # as torch asks for before a capture
@@ -36,10 +37,9 @@ class CapturedPart(torch.nn.Module):
         object.__setattr__(self, "part", part)
         self._pool, self._side, self._is_fixed = pool, side, is_fixed
         self._written = frozenset(written_arguments(part.graph))
-        self._graph: Any = None
+        self._graphed: GraphedCallable | None = None
         self._copied: tuple[int, ...] = ()
         self._copies: list[torch.Tensor] = []
-        self._copier = Copier(())
         self._outputs: Any = None
         self.refused = ""
 
@@ -51,15 +51,17 @@ class CapturedPart(torch.nn.Module):
 
     @property
     def is_captured(self) -> bool:
-        return self._graph is not None
+        return self._graphed is not None
 
     def forward(self, *args: Any) -> Any:
-        if self._graph is None:
-            if self.refused or not self._capture(args):
+        graphed = self._graphed
+        if graphed is None:
+            graphed = self._graphed = None if self.refused else self._capture(args)
+            if graphed is None:
                 return self.part(*args)
-        elif self._copied:
-            self._copier.fill([args[place] for place in self._copied])
-        self._graph.replay()
+            graphed.replay()  # on these arguments, which were copied for the capture
+        else:
+            graphed([args[place] for place in self._copied])
         for place, copy in zip(self._copied, self._copies, strict=True):
             if place in self._written:
                 args[place].copy_(copy)
@@ -67,12 +69,12 @@ class CapturedPart(torch.nn.Module):
 
     def release(self) -> None:
         """Give the graph and its memory back; the next call captures anew."""
-        if self._graph is not None:
-            self._graph.reset()
-        self._graph = self._outputs = None
-        self._copies, self._copied, self._copier = [], (), Copier(())
+        if self._graphed is not None:
+            self._graphed.release()
+        self._graphed = self._outputs = None
+        self._copies, self._copied = [], ()
 
-    def _capture(self, args: tuple[Any, ...]) -> bool:
+    def _capture(self, args: tuple[Any, ...]) -> GraphedCallable | None:
         """Capture on these arguments; afterwards state and random numbers are as before."""
         tensors = [place for place, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
         copied = tuple(place for place in tensors if not self._is_fixed(args[place]))
@@ -87,10 +89,9 @@ class CapturedPart(torch.nn.Module):
         )
         if isinstance(made, Refusal):
             self.refused = made.reason
-            return False
-        self._graph, self._outputs = made.graph, made.result
-        self._copied, self._copies, self._copier = copied, copies, Copier(copies)
-        return True
+            return None
+        self._outputs, self._copied, self._copies = made.result, copied, copies
+        return GraphedCallable(made.graph, copies, lambda given: self._outputs)
 
     def _warm_up(self, static: list[Any]) -> None:
         """Let lazy initialisation happen, and undo what it writes."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from graphdoctor.target import Inputs
-from graphdoctor.target.state.clone import clone_inputs, copy_values, is_overlapping
+from graphdoctor.target.state.clone import clone_inputs, copy_values
 
 
 def clones(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -25,25 +25,12 @@ def copy_all(into: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> No
 
 
 class Copier:
-    """Copies to or from the same tensors again and again, in as few kernels as torch can.
-
-    How is decided once: the host has no time for that in a replay.
-    """
+    """Copies the same tensors again and again, in as few kernels as torch can."""
 
     def __init__(self, own: Sequence[torch.Tensor]) -> None:
         self._own = list(own)
         memories = set(map(memory_of, own))
         self._is_plain = len(memories) == len(own) and all(map(_is_dense, own))
-        self._is_spread = not any(map(is_overlapping, own))
-
-    def fill(self, values: list[torch.Tensor]) -> None:
-        """Copy values into the tensors."""
-        if not values:
-            return
-        if self._is_spread:
-            torch._foreach_copy_(self._own, values)
-        else:
-            copy_all(self._own, values)
 
     def taken(self) -> list[torch.Tensor]:
         """The tensors' values in new memory, of the same strides, shared where the tensors share it."""

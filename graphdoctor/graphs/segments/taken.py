@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from graphdoctor.graphs.segments.memory import Copier, clones, copy_all, memory_of
+from graphdoctor.graphs.graphed_callable import copy_into
+from graphdoctor.graphs.segments.memory import clones, copy_all, memory_of
 from graphdoctor.graphs.tensor_layouts import TensorLayouts, are_at
 
 _address = torch.Tensor.data_ptr
@@ -42,7 +43,7 @@ class Taken:
         self._back = [place for place in self._copied if place in written]
         self._makes = [_make(arg) for arg in args]
         self.copies = clones([args[place] for place in self._copied])
-        self._copier = Copier(self.copies)
+        self._fill = copy_into(self.copies)
 
     def fits(self, args: list[Any], *, guarded: bool) -> bool:
         """Whether shapes and values are those of the capture, and what is fixed lies where it lay."""
@@ -63,7 +64,7 @@ class Taken:
 
     def load(self, args: list[Any]) -> list[Any]:
         """The arguments to run on, with the new values in the graph's own."""
-        self._copier.fill([args[place] for place in self._copied])
+        self._fill([args[place] for place in self._copied])
         return self.placed(args)
 
     def placed(self, args: list[Any]) -> list[Any]:

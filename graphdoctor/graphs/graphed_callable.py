@@ -1,4 +1,4 @@
-"""A captured forward pass -> one that can be called with other values again and again."""
+"""A CUDA graph that is called like a function: inputs are copied in, the graph is replayed, outputs are handed out."""
 
 from __future__ import annotations
 
@@ -9,24 +9,31 @@ from typing import Any
 
 import torch
 
-from graphdoctor.graphs.calls.outputs import Build
 from graphdoctor.target.state.clone import copy_values, is_overlapping
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 Load = Callable[[Tensors], None]
+Build = Callable[[Sequence[torch.Tensor]], Any]
 
 
-class ForwardGraph:
-    """`load` copies a call's tensors to where the graph reads them, `replay` runs it, `build` answers.
+class GraphedCallable:
+    """A CUDA graph with the `static` tensors that it reads.
 
-    `release` gives its memory back.
+    `load` copies a call's tensors into those, `replay` runs the graph, and `build` returns the outputs for the call's
+    tensors: clones, or views of the graph's memory. A call does all three. `release` gives the memory back.
     """
 
     def __init__(self, graph: Any, static: Tensors, build: Build) -> None:
-        self.load = _loader([tensor.detach() for tensor in static])
+        self.load = copy_into(static)
         self.replay: Callable[[], None] = graph.replay
         self.build = build
         self._graph = graph
+
+    def __call__(self, tensors: Tensors) -> Any:
+        """The outputs for these tensors, which have the shapes and dtypes of the static ones."""
+        self.load(tensors)
+        self.replay()
+        return self.build(tensors)
 
     def release(self) -> None:
         """The graph cannot be called any more."""
@@ -38,7 +45,12 @@ def _released(given: Sequence[torch.Tensor]) -> Any:
     raise RuntimeError("the graph was released")
 
 
-def _loader(static: list[torch.Tensor]) -> Load:
+def copy_into(static: Sequence[torch.Tensor]) -> Load:
+    """A function that copies values into these tensors, in as few kernels as torch can.
+
+    How is decided once: a replay has no time for it.
+    """
+    static = [tensor.detach() for tensor in static]
     if not static:
         return lambda fresh: None
     if any(map(is_overlapping, static)):
