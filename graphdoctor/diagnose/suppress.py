@@ -12,6 +12,7 @@ import msgspec
 
 from graphdoctor.diagnose.comments import Comment, comments_in
 from graphdoctor.rules import ALL_RULES
+from graphdoctor.source.trees import scope_at
 from graphdoctor.values.finding import Finding, IdleComment, Suppression
 from graphdoctor.values.host_events import HostEvent
 from graphdoctor.values.locations import Location, is_library, own_line
@@ -141,15 +142,10 @@ def _was_run(one: _Said, run: Mapping[str, set[int]]) -> bool:
 
 def _function_around(file: str, line: int) -> tuple[int, int]:
     """The lines of the innermost function that holds a line; of the file where none does."""
-    source = linecache.getlines(file)
-    tree = ast.parse("".join(source))
-    spans = [
-        (node.lineno, node.end_lineno or node.lineno)
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    ]
-    around = [span for span in spans if span[0] <= line <= span[1]]
-    return max(around, default=(1, len(source)))
+    scope = scope_at(file, line)
+    if scope is None or isinstance(scope, ast.Module):
+        return 1, len(linecache.getlines(file))
+    return scope.lineno, scope.end_lineno or scope.lineno
 
 
 def _same(one: str, other: str) -> bool:

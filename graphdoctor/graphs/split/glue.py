@@ -12,8 +12,8 @@ import torch
 
 from graphdoctor.graphs.split.optimizer_step import OptimizerStep
 from graphdoctor.graphs.split.pending import Pending, Watch, read
+from graphdoctor.source.trees import tree_of
 from graphdoctor.target.frames import Place
-from graphdoctor.target.program.statements import tree_of
 from graphdoctor.target.state.clone import copy_values
 from graphdoctor.target.state.walk import Walk, grad_of
 from graphdoctor.values.locations import Location, line_of

@@ -19,7 +19,7 @@ import torch
 from graphdoctor.record.host.ahead import COUNT, ahead_of, counted_earlier, gives
 from graphdoctor.record.host.bindings import bindings_of
 from graphdoctor.record.host.expressions import function_of
-from graphdoctor.target.program.statements import tree_of
+from graphdoctor.source.trees import tree_of
 from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.plain import SCALARS
 

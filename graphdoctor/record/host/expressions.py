@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from itertools import islice
 from types import CodeType, FrameType
 
-from graphdoctor.target.program.statements import tree_of
+from graphdoctor.source.trees import tree_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -9,15 +9,12 @@ from functools import lru_cache
 from msgspec import Struct
 
 from graphdoctor.rules.causes.source import (
-    SyntaxScope,
-    body_of_function,
-    holds,
     is_reading,
     reads,
-    scope_at,
     statement_at,
     tests_of,
 )
+from graphdoctor.source.trees import SyntaxScope, body_of_function, holds, scope_at
 from graphdoctor.values.figures import shortened
 from graphdoctor.values.locations import Location
 

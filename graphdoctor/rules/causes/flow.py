@@ -11,14 +11,12 @@ from msgspec import Struct
 from graphdoctor.rules.causes.branch_points import Branch, branch_at, branches_on, jumps_before
 from graphdoctor.rules.causes.source import (
     Scope,
-    class_at,
     lines_of,
     names_in,
-    scope_at,
     statement_at,
-    statements_of,
     targets_of,
 )
+from graphdoctor.source.trees import class_at, scope_at, statements_of
 from graphdoctor.values.locations import Location
 
 Line = tuple[str, int]

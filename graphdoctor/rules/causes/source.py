@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from graphdoctor.source.trees import SyntaxScope, class_at, holds, scope_at, statements_of
 from graphdoctor.values.figures import shortened
 from graphdoctor.values.locations import Location
 
@@ -21,9 +22,6 @@ _READING_BUILTINS = frozenset({"float", "int", "bool", "complex"})
 _FORMATTING = frozenset({"print", "str", "repr", "format"})
 
 
-SyntaxScope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
-
-
 class Scope(Struct, frozen=True):
     """The lines of one function (or of the module outside all functions)."""
 
@@ -33,48 +31,6 @@ class Scope(Struct, frozen=True):
 
     def holds(self, place: Location) -> bool:
         return place.file == self.file and self.first <= place.line <= self.last
-
-
-@lru_cache(maxsize=256)
-def _parse(file: str) -> ast.Module | None:
-    source = "".join(linecache.getlines(file))
-    try:
-        return ast.parse(source) if source else None
-    except (SyntaxError, ValueError):
-        return None
-
-
-@lru_cache(maxsize=4096)
-def scope_at(file: str, line: int) -> SyntaxScope | None:
-    """The innermost function around a line, or the module."""
-    tree = _parse(file)
-    if tree is None:
-        return None
-    best: SyntaxScope = tree
-    for node in ast.walk(tree):
-        # A lambda has no statements; its enclosing function is what can be reasoned about.
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and holds(node, line):
-            best = node  # ast.walk goes outside in: a later match lies deeper
-    return best
-
-
-def body_of_function(file: str, name: str) -> list[ast.stmt]:
-    """The statements of a function at the top of a file; none where there is no such function."""
-    tree = _parse(file)
-    for node in tree.body if tree is not None else ():
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            return node.body
-    return []
-
-
-def class_at(file: str, line: int) -> ast.ClassDef | None:
-    """The innermost class around a line."""
-    tree = _parse(file)
-    found: ast.ClassDef | None = None
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.ClassDef) and holds(node, line):
-            found = node
-    return found
 
 
 def lines_of(file: str, scope: SyntaxScope) -> Scope:
@@ -195,23 +151,12 @@ def names_in(node: ast.AST) -> frozenset[str]:
     )
 
 
-def statements_of(scope: SyntaxScope) -> list[ast.stmt]:
-    """All statements of a function, by line."""
-    found = [node for node in ast.walk(scope) if isinstance(node, ast.stmt) and node is not scope]
-    return sorted(found, key=lambda node: node.lineno)
-
-
 def _bound(target: ast.expr) -> Iterator[str]:
     if isinstance(target, (ast.Tuple, ast.List)):
         for part in target.elts:
             yield from _bound(part)
     elif isinstance(target, (ast.Name, ast.Attribute)):
         yield ast.unparse(target)
-
-
-def holds(node: ast.AST, line: int) -> bool:
-    first = getattr(node, "lineno", None)
-    return first is not None and first <= line <= (getattr(node, "end_lineno", None) or first)
 
 
 def _branches_here(node: ast.stmt, line: int) -> bool:

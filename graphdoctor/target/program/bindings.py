@@ -9,12 +9,12 @@ from types import CodeType
 
 import torch
 
+from graphdoctor.source.trees import WHOLE_FILE, Owner, owner_of, tree_of
 from graphdoctor.target.program.events import At
-from graphdoctor.target.program.statements import Owner, blocks_to, owner_of, tree_of
+from graphdoctor.target.program.statements import blocks_to
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.program import CalledModule
 
-_WHOLE_FILE = "<module>"
 _CAPTURED = "it is captured already"
 _WRAPPERS = {
     "OptimizedModule": "it is compiled by torch.compile, which captures graphs itself where"
@@ -65,7 +65,7 @@ def _bindings(module: torch.nn.Module, places: Sequence[At]) -> Iterator[Binding
 
 def _variables(module: torch.nn.Module, at: At) -> Iterator[Binding]:
     assert at.frame is not None
-    file, local = at.code.co_filename, at.code.co_name != _WHOLE_FILE
+    file, local = at.code.co_filename, at.code.co_name != WHOLE_FILE
     if local:
         for name, value in _named(module, at.frame.f_locals):
             if after := _last_binding(owner_of(at.code), name, before=at.line):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import ast
 import copy
-import linecache
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from types import CodeType
+
+from graphdoctor.source.trees import Owner, holds, owner_of
 
 _LOOPS = (ast.For, ast.While)
 _REPEATING = (*_LOOPS, ast.comprehension, ast.Lambda)
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_WHOLE_FILE = "<module>"
-Owner = ast.Module | ast.FunctionDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Span:
     def position(self, line: int) -> int | None:
         """The step's statement on that line, counted from 0; None for a line outside."""
         for index in range(self.first, self.last + 1):
-            if _holds(self.block[index], line):
+            if holds(self.block[index], line):
                 return index - self.first
         return None
 
@@ -73,7 +71,7 @@ def find_span(code: CodeType, lines: Sequence[int], *, last_line: int) -> Span |
         return None
     block, around = owner.body, list[ast.stmt]()
     while True:
-        held = [[i for i, each in enumerate(block) if _holds(each, line)] for line in lines]
+        held = [[i for i, each in enumerate(block) if holds(each, line)] for line in lines]
         if not all(held):
             return None
         first = min(indices[0] for indices in held)
@@ -92,7 +90,7 @@ def block_of_with(code: CodeType, line: int) -> Span | None:
         return None
     around: list[ast.stmt] = []
     block: Sequence[ast.stmt] = owner.body
-    while (holder := next((s for s in block if _holds(s, line)), None)) is not None:
+    while (holder := next((s for s in block if holds(s, line)), None)) is not None:
         if isinstance(holder, ast.With) and line < holder.body[0].lineno:
             body, last = tuple(holder.body), len(holder.body) - 1
             end = holder.body[-1].end_lineno or 0
@@ -119,7 +117,7 @@ def blocks_to(owner: Owner, line: int) -> Iterator[tuple[Sequence[ast.stmt], boo
     repeats = False
     while block:
         yield block, repeats
-        holder = next((s for s in block if _holds(s, line)), None)
+        holder = next((s for s in block if holds(s, line)), None)
         if holder is None:
             return
         repeats = repeats or isinstance(holder, _LOOPS)
@@ -133,34 +131,6 @@ def extended(span: Span, name: str) -> Span | None:
         if any(n.id == name and isinstance(n.ctx, ast.Store) for n in bound):
             return replace(span, first=index)
     return None
-
-
-@cache
-def tree_of(filename: str) -> ast.Module | None:
-    """A file's syntax tree; None where it cannot be read."""
-    try:
-        return ast.parse("".join(linecache.getlines(filename)))
-    except (SyntaxError, ValueError):
-        return None
-
-
-def owner_of(code: CodeType) -> Owner | None:
-    """The function, or the file, that a code object is of; None where its source is not there."""
-    tree = tree_of(code.co_filename)
-    if tree is None or not tree.body:
-        return None
-    if code.co_name == _WHOLE_FILE:
-        return tree
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            lines = [node.lineno, *(each.lineno for each in node.decorator_list)]
-            if min(lines) == code.co_firstlineno:
-                return node
-    return None
-
-
-def _holds(statement: ast.stmt, line: int) -> bool:
-    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
 
 def _within(block: Sequence[ast.stmt], lines: Sequence[int]) -> bool:
@@ -189,7 +159,7 @@ def _cut(statement: ast.stmt, line: int) -> ast.stmt:
     block = _inner_block(statement, [line])
     if block is None:
         return statement
-    end = max((i for i, each in enumerate(block) if _holds(each, line)), default=len(block) - 1)
+    end = max((i for i, each in enumerate(block) if holds(each, line)), default=len(block) - 1)
     cut = copy.copy(statement)
     for name, value in ast.iter_fields(statement):
         if value is block:

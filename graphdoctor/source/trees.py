@@ -1,0 +1,86 @@
+"""The syntax tree of a file, parsed once for all, and the functions, classes and statements around a line."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from functools import cache, lru_cache
+from types import CodeType
+
+FunctionSyntax = ast.FunctionDef | ast.AsyncFunctionDef
+SyntaxScope = FunctionSyntax | ast.ClassDef | ast.Module
+Owner = ast.Module | ast.FunctionDef
+WHOLE_FILE = "<module>"  # the name of a file's own code object
+
+
+@cache
+def tree_of(file: str) -> ast.Module | None:
+    """A file's syntax tree; None if the file is empty, cannot be read or is not Python.
+
+    One tree for all callers: a node of one can be looked up by another.
+    """
+    source = "".join(linecache.getlines(file))
+    try:
+        return ast.parse(source) if source else None
+    except (SyntaxError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=4096)
+def scope_at(file: str, line: int) -> FunctionSyntax | ast.Module | None:
+    """The innermost function around a line, or the module."""
+    tree = tree_of(file)
+    if tree is None:
+        return None
+    best: FunctionSyntax | ast.Module = tree
+    for node in ast.walk(tree):
+        # A lambda has no statements; its enclosing function is what can be reasoned about.
+        if isinstance(node, FunctionSyntax) and holds(node, line):
+            best = node  # ast.walk goes outside in: a later match lies deeper
+    return best
+
+
+def class_at(file: str, line: int) -> ast.ClassDef | None:
+    """The innermost class around a line."""
+    tree = tree_of(file)
+    found: ast.ClassDef | None = None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ClassDef) and holds(node, line):
+            found = node
+    return found
+
+
+def body_of_function(file: str, name: str) -> list[ast.stmt]:
+    """The statements of a function at the top of a file; an empty list without such a function."""
+    tree = tree_of(file)
+    for node in tree.body if tree is not None else ():
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return node.body
+    return []
+
+
+def owner_of(code: CodeType) -> Owner | None:
+    """The function, or the file, that a code object was compiled from; None without its source."""
+    tree = tree_of(code.co_filename)
+    if tree is None or not tree.body:
+        return None
+    if code.co_name == WHOLE_FILE:
+        return tree
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            lines = [node.lineno, *(each.lineno for each in node.decorator_list)]
+            if min(lines) == code.co_firstlineno:
+                return node
+    return None
+
+
+def holds(node: ast.AST, line: int) -> bool:
+    """Whether a line is one of a node's lines."""
+    first = getattr(node, "lineno", None)
+    return first is not None and first <= line <= (getattr(node, "end_lineno", None) or first)
+
+
+def statements_of(scope: SyntaxScope) -> list[ast.stmt]:
+    """All statements of a function, by line."""
+    found = [node for node in ast.walk(scope) if isinstance(node, ast.stmt) and node is not scope]
+    return sorted(found, key=lambda node: node.lineno)
