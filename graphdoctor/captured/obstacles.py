@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.diagnose.limits import unforeseen
 from graphdoctor.strategies.evidence import Studied
 from graphdoctor.values.locations import bracketed
 from graphdoctor.values.recording import Iteration, Recording
 
-_UNFORESEEN = ("python-decision", "clock-decision", "running-iterator", "outside", "other-thread")
 
-
-def asking_paths(recording: Recording) -> set[str]:
-    """The modules around whose operators something is asked that a later call may be told otherwise."""
+def branching_paths(recording: Recording) -> set[str]:
+    """The modules around whose operators a later call differs, or takes an item that a replay does not."""
     ops = recording.captured[-1].ops
     found: set[str] = set()
     for event in recording.host:
-        is_settled = event.kind == "outside" and event.detail != "decides"
-        if event.kind in _UNFORESEEN and not is_settled:
+        if event.kind in ("state-branch", "running-iterator"):
             found.update(op.module for op in ops[max(0, event.op_index - 1) : event.op_index + 1])
     return found
 
@@ -44,7 +40,6 @@ def obstacles(studied: Studied) -> Iterator[str]:
             "which a replay would not do"
         )
     yield from _strangers(recording)
-    yield from unforeseen(recording, is_guarded=True)
     if any("inputs" in written_kinds(iteration) for iteration in recording.captured):
         yield "the forward pass writes into its inputs, and a replay would write into copies"
 

@@ -11,7 +11,7 @@ import torch
 
 from graphdoctor.captured.forward_graph import GuardedGraph, Setup, Traits
 from graphdoctor.captured.obstacles import (
-    asking_paths,
+    branching_paths,
     is_within,
     obstacles,
     written_kinds,
@@ -152,11 +152,11 @@ def known_from(studied: Studied) -> Study:
 def safe_modules(studied: Studied) -> dict[str, torch.nn.Module]:
     """The modules that are safe to capture by themselves, by path."""
     paths = modules_by_path(studied.session.target.roots)
-    asking = asking_paths(studied.recording)
+    branching = branching_paths(studied.recording)
     return {
         path: paths[path]
         for path in studied.plan.safe_modules
-        if path in paths and not any(is_within(one, path) for one in asking)
+        if path in paths and not any(is_within(one, path) for one in branching)
     }
 
 

@@ -89,7 +89,7 @@ class WatchedDevice:
         Autograd accumulates a gradient on the stream on which the accumulation was first made, and keeps
         it while any tensor refers to it. No capture may depend on the default stream.
         """
-        if not _is_on_default_stream():
+        if not torch.cuda.is_available() or not _is_on_default_stream():
             return
         default, side = torch.cuda.current_stream(), _side_stream(torch.cuda.current_device())
         side.wait_stream(default)

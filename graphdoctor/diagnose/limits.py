@@ -5,16 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from graphdoctor.diagnose.python_state import (
-    about_outside,
-    about_stopped,
-    asked_outside,
-    decided_by_clocks,
-    decided_by_stopped,
-    in_other_threads,
-    raises_later,
-    taken_from_outside,
-)
+from graphdoctor.diagnose.python_state import about_outside, about_stopped, raises_later
 from graphdoctor.rules.causes.words import place_words
 from graphdoctor.target import Target
 from graphdoctor.values.figures import count_text, names_text
@@ -28,18 +19,8 @@ def doubts_of(target: Target, recording: Recording) -> tuple[str, ...]:
     return (
         *_fallbacks(recording),
         *raises_later(recording),
-        *unforeseen(recording),
         *_rebound(target, recording),
     )
-
-
-def unforeseen(recording: Recording, *, is_guarded: bool = False) -> Iterator[str]:
-    """What a later step may decide by, and no replay does; with guards, what they do not ask for either."""
-    yield from decided_by_stopped(recording)
-    yield from decided_by_clocks(recording)
-    yield from taken_from_outside(recording)
-    yield from asked_outside(recording, is_guarded=is_guarded)
-    yield from in_other_threads(recording)
 
 
 def limits_of(

@@ -12,7 +12,7 @@ from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.diagnose.assemble import Results, assemble
 from graphdoctor.diagnose.diagnose import diagnose
-from graphdoctor.diagnose.python_state import in_other_threads
+from graphdoctor.diagnose.python_state import about_outside
 from graphdoctor.estimate import launches, with_costs
 from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.measure.profile import ready_for_graphs
@@ -157,7 +157,7 @@ def _memory(studied: Studied, captured: Captured, setting: Setting) -> GraphMemo
 
 def _check_not_empty(recording: Recording) -> None:
     if not any(op.is_cuda for iteration in recording.captured for op in iteration.ops):
-        elsewhere = "".join(f" ({said})" for said in in_other_threads(recording))
+        elsewhere = "".join(f" ({said})" for said in about_outside(recording))
         raise UsageError(
             f"The step ran no operator on the CUDA device{elsewhere}, so there is nothing to capture: "
             "put the model and its inputs on the device, and let the step call it."

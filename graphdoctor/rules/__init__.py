@@ -23,6 +23,7 @@ from graphdoctor.rules.host_random import HostRandom
 from graphdoctor.rules.host_read import HostRead
 from graphdoctor.rules.host_time import HostTime
 from graphdoctor.rules.host_to_device_copy import HostToDeviceCopy
+from graphdoctor.rules.item_taken import ItemTaken
 from graphdoctor.rules.mutated_input import MutatedInput
 from graphdoctor.rules.nested_graph_replay import NestedGraphReplay
 from graphdoctor.rules.non_capturable_optimizer import NonCapturableOptimizer
@@ -35,6 +36,7 @@ from graphdoctor.rules.rng_state_call import RngStateCall
 from graphdoctor.rules.rule import Rule
 from graphdoctor.rules.scalars_differ import ScalarsDiffer
 from graphdoctor.rules.shapes_differ import ShapesDiffer
+from graphdoctor.rules.state_branch import StateBranch
 from graphdoctor.rules.stream_or_event_query import StreamOrEventQuery
 from graphdoctor.rules.tensor_from_python_data import TensorFromPythonData
 from graphdoctor.rules.tensor_printing import TensorPrinting
@@ -81,6 +83,8 @@ ALL_RULES: tuple[type[Rule], ...] = (
     CaptureDependentResult,
     RepeatedSeed,
     CollectivesDiffer,
+    StateBranch,
+    ItemTaken,
     NotLaunchBound,
     Fragmented,
 )

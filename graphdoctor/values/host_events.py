@@ -18,10 +18,9 @@ HostKind = Literal[
     "host-random",  # Python's or NumPy's generator was drawn from
     "host-time",  # a clock was read
     "python-state",  # a line changed Python state, named by its path; the detail says from what to what
-    "python-decision",  # a line compares such state, or branches on it
-    "clock-decision",  # the step is another one when a clock, of this name, has moved on
+    "state-branch",  # a later step differs by the state of this name; the detail says where and when
     "running-iterator",  # an iterator or a queue that outlives the step gave its next item
-    "outside",  # the step asked what lies outside it; the detail: what the answer is (record/host/outside.py)
+    "outside",  # the step read a file, a socket, a process or an environment variable
     "raises-later",  # the step fails with the error that is the name, after so many calls as the detail says
     "other-thread",  # another thread was given work, which is not recorded
 ]

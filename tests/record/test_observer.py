@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 from tests.support.diagnosing import reported
@@ -50,25 +49,3 @@ def cached() -> np.random.Generator:
 def test_a_number_that_hardly_ever_decides_is_found(draw: Callable[[], bool]) -> None:
     report = reported(lambda x: LINEAR(x) * 2 if draw() else LINEAR(x))
     assert "GD207" in [found.rule for found in report.findings]
-
-
-def test_a_draw_that_decides_what_is_logged_of_a_tensor_is_none() -> None:
-    def step(x: torch.Tensor) -> torch.Tensor:
-        y = LINEAR(x)
-        if random.random() < 0.01:
-            LOG.info("a sample of %s", tuple(x.shape))
-        return y  # type: ignore[no-any-return]
-
-    report = reported(step)
-    assert report.verdict == "safe", report.reason
-
-
-def test_a_draw_by_a_partial_that_only_reaches_the_log_is_none() -> None:
-    draw = functools.partial(random.random)
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        LOG.info("a sample %s", draw())
-        return LINEAR(x)  # type: ignore[no-any-return]
-
-    report = reported(step)
-    assert report.verdict == "safe", report.reason

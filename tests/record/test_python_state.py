@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import nn
 
-from graphdoctor.record.host import ahead
 from graphdoctor.record.host.python_state import _LOOKS
 from tests.support.diagnosing import reported
 
@@ -193,38 +192,10 @@ class Every(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("decide", "said"),
-    [
-        (lambda self: self.calls % 100 == 0, "`self.calls % 100 == 0`"),
-        (lambda self: not self.calls < 50, "`self.calls < 50`"),
-        (lambda self: True and len(self.kept) > 30, "`len(self.kept) > 30`"),
-    ],
-)
-def test_a_step_that_will_go_another_way_is_unknown_and_says_when(
-    decide: Callable[[Any], bool], said: str
-) -> None:
-    report = reported(Every(decide))
-    assert report.verdict == "unknown" and f"{said} (test_python_state.py:" in report.reason
-    assert "steps later, since each step changes" in report.reason
-
-
-@pytest.mark.parametrize(
     "decide", [lambda self: self.calls == 1, lambda self: self.calls < 2, lambda self: False]
 )
 def test_what_is_decided_once_for_ever_is_no_doubt(decide: Callable[[Any], bool]) -> None:
     assert reported(Every(decide)).verdict == "safe"
-
-
-def test_a_decision_that_cannot_be_computed_ahead_is_unknown() -> None:
-    average = Config()
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        average.rate = 0.9 * average.rate + 0.1
-        return LINEAR(x * 2 if average.rate > 1.01 else x)  # decides
-
-    report = reported(step)
-    assert report.verdict == "unknown"
-    assert f"chooses its way ({line_of('# decides')})" in report.reason
 
 
 def test_an_assertion_about_a_counter_is_no_doubt() -> None:
@@ -242,13 +213,6 @@ class Limit(enum.IntEnum):
     SOON = 50
 
 
-@pytest.mark.parametrize("limit", [np.float64(50), Limit.SOON])
-def test_a_limit_that_is_a_number_of_another_class_is_computed_with(limit: float) -> None:
-    model = Every(lambda self: self.calls > self.limit)
-    model.limit = limit  # type: ignore[assignment]
-    assert "steps later, since each step changes" in reported(model).reason
-
-
 def test_many_counts_are_told_of_without_being_looked_at_after_each_line() -> None:
     many = _LOOKS + 1
     counts = Counter(dict.fromkeys(range(many), 0))
@@ -261,36 +225,6 @@ def test_many_counts_are_told_of_without_being_looked_at_after_each_line() -> No
     report = reported(step)
     assert report.verdict == "safe"
     assert any(f"and {many - 3} more in Python" in limit for limit in report.limits)
-
-
-def test_powers_that_outgrow_every_memory_are_not_computed_ahead() -> None:
-    model = Every(lambda self: 2 ** (2**self.calls) == 3 or 1 << (1 << self.calls) == 3)
-    assert reported(model).verdict == "unknown"
-
-
-def test_a_counter_in_a_container_inside_another_decides_too() -> None:
-    counted: dict[str, list[dict[str, int]]] = {"of": [{"steps": 0}]}
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        counted["of"][0]["steps"] += 1
-        return LINEAR(x * 2 if counted["of"][0]["steps"] % 100 == 0 else x)
-
-    report = reported(step)
-    assert report.verdict == "unknown" and "steps later" in report.reason
-
-
-def test_a_decision_in_a_loop_is_computed_ahead_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed = ahead._computed_ahead
-    asked: list[object] = []
-
-    def noted(*given: Any) -> Any:
-        asked.append(given)
-        return computed(*given)
-
-    monkeypatch.setattr(ahead, "_KNOWN", {})
-    monkeypatch.setattr(ahead, "_computed_ahead", noted)
-    model = Every(lambda self: max(self.calls > 10**9 for _ in range(50)))
-    assert reported(model).verdict == "safe" and len(asked) == 1
 
 
 class Shared:

@@ -62,37 +62,6 @@ def test_where_a_generator_stands_nobody_knows() -> None:
     assert list(running.moved()) == []
 
 
-@pytest.mark.parametrize("name", ["list", "tuple", "range", "count"])
-@pytest.mark.parametrize(("shown", "is_told"), [(0, True), (1, True), (2, False), (3, True)])
-def test_items_that_were_only_shown_do_not_count(name: str, shown: int, is_told: bool) -> None:
-    held = MADE[name]()
-    running = Running({"held": held})
-    NEXT(held)
-    NEXT(held)
-    for _ in range(shown):
-        running.was_only_shown("held")
-    assert list(running.moved()) == ["held"] * is_told
-
-
-@pytest.mark.parametrize(
-    ("make", "counts"),
-    [
-        (MADE["list"], True),
-        (MADE["count"], True),
-        (lambda: itertools.count(0.5), False),
-        (MADE["zip"], False),
-        (numbers, True),
-        (of_a_global, False),
-    ],
-)
-def test_only_what_gives_numbers_or_lies_ready_may_be_taken_for_a_log(
-    make: Callable[[], Iterator[Any]], counts: bool
-) -> None:
-    running = Running({"held": make()})
-    assert running.only_counts("held") is counts
-    assert not running.only_counts("other")
-
-
 def test_next_takes_from_those_of_which_nobody_knows_where_they_stand() -> None:
     round_and_round = itertools.cycle([1])
     assert Running({"a": iter([1]), "b": round_and_round}).taken_by_built_in(next) == "b"

@@ -126,6 +126,8 @@ def test_the_machine_does_not_replay_the_bad_example_as_eager_runs_it(rule: type
         rule.id == "GD210"
     ):  # the twins' own inputs are written alike; the next test has the caller's
         assert outcome.verification.status == "verified"
+    elif rule.id == "GD217":  # a later step differs than the twins run
+        assert outcome.verification.status == "verified"
     elif rule.id == "GD212":  # another shape does not even fit into the graph's inputs
         assert outcome.verification.status == "not-verified"
         assert "shape" in outcome.verification.reason

@@ -12,11 +12,9 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import compress
-from types import FrameType
 from typing import Any
 
 from graphdoctor.record.host.lines import Seen
-from graphdoctor.record.host.shown import Shown
 from graphdoctor.target.state.globals import numpy_generator
 from graphdoctor.target.state.walk import Walk
 
@@ -55,19 +53,10 @@ class GeneratorState:
         self._name = _name_of(generator)
         self._generator = generator
         self._seen = state_of(generator)
-        self._shown = Shown()
-        self._last: tuple[FrameType, int] | None = None
-
-    def before_line(self, frame: FrameType) -> Iterator[Seen]:
-        """A line tells nothing of what it will draw."""
-        self._last = frame, frame.f_lineno
-        yield from ()
 
     def after_line(self, *, is_users: bool) -> Iterator[Seen]:
         before, self._seen = self._seen, state_of(self._generator)
-        if before == self._seen or not is_users:
-            return
-        if self._last is None or not self._shown.is_draw_only_shown(*self._last):
+        if before != self._seen and is_users:
             yield Seen("host-random", self._name)
 
 

@@ -8,12 +8,7 @@ from typing import NamedTuple
 from graphdoctor.record.host.generators import GeneratorState, generators, state_of
 from graphdoctor.record.host.lines import Watch
 from graphdoctor.record.host.observer import HostObserver
-from graphdoctor.record.host.python_state import (
-    Deciding,
-    StateWatch,
-    lasting_changes,
-    state_watches,
-)
+from graphdoctor.record.host.python_state import StateWatch, lasting_changes, state_watches
 from graphdoctor.record.host.running import Running
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.globals import process_values
@@ -22,11 +17,10 @@ from graphdoctor.values.recording import Iteration
 
 
 class SeenOfHost(NamedTuple):
-    """`changing` are the paths of what each step changes itself, `deciding` the lines that ask for it."""
+    """`changing` are the paths of the state that each step changes itself."""
 
     events: tuple[PythonEvent, ...]
     changing: tuple[str, ...]
-    deciding: tuple[Deciding, ...]
 
 
 def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
@@ -60,17 +54,13 @@ def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
         *(PythonEvent(path, kind="python-state") for path in of_process),
     )
     by_steps = [watch for watch in watches if not watch.is_from_outside]
-    return SeenOfHost(
-        events,
-        (*of_process, *(watch.path for watch in by_steps)),
-        tuple(one for watch in by_steps for one in watch.deciding),
-    )
+    return SeenOfHost(events, (*of_process, *(watch.path for watch in by_steps)))
 
 
 def _watched(session: Session, watches: Sequence[Watch]) -> HostObserver:
     inputs = session.inputs(0)
     observer = HostObserver(watches, Running(session.target.roots))
-    with session.device.observed_by(observer), observer.heard_in_c(session.target.roots), observer:
+    with session.device.observed_by(observer), observer:
         session.call(inputs)
     return observer
 

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from graphdoctor.target.frames import Place, is_machinery, locate_from
 from graphdoctor.values.host_events import HostKind
-
-
-class Line(NamedTuple):
-    """A line of code that decides something."""
-
-    code: CodeType
-    number: int
 
 
 class Seen(NamedTuple):
@@ -27,11 +20,7 @@ class Seen(NamedTuple):
 
 
 class Watch(Protocol):
-    """Something to look at before and after each line of the user's."""
-
-    def before_line(self, frame: FrameType) -> Iterator[Seen]:
-        """What the line that runs next will do."""
-        ...
+    """Something to compare after each line of the user's."""
 
     def after_line(self, *, is_users: bool) -> Iterator[Seen]:
         """What has changed since it was last asked; not `is_users`: while no line of the user's ran."""
@@ -69,9 +58,6 @@ class WatchedLines:
         self._check()
         if event == "line":
             self._last = locate_from(frame)
-            for watch in self._watches:
-                for seen in watch.before_line(frame):
-                    self._found(seen.kind, seen.name, self._last, seen.detail)
         elif event == "return":
             self._last = locate_from(frame.f_back)
         return self._line

@@ -7,23 +7,19 @@ import random
 import secrets
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from functools import cache
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
-from types import BuiltinFunctionType, CodeType, FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.record.host.clocks import CLOCKS, NUMPY_CLOCK, reads_numpy_clock
 from graphdoctor.record.host.lines import Watch, WatchedLines
-from graphdoctor.record.host.outside import BUILT_IN, FILES_ASKED, Asking
-from graphdoctor.record.host.replaced_names import standing_in
+from graphdoctor.record.host.outside import FILES_OF_QUERIES, QueryObserver
 from graphdoctor.record.host.running import FILES_OF_QUEUES, TAKEN_FROM, Running
-from graphdoctor.record.host.shown import Shown
 from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
 from graphdoctor.target.program.quiet import audited
 from graphdoctor.values.host_events import HostKind, PythonEvent
@@ -39,7 +35,7 @@ THREADS = {
 }
 _FILES = frozenset(
     {_RANDOM_MODULE, _SECRETS, _UUID, *(code.co_filename for code in THREADS)}
-).union(FILES_ASKED, FILES_OF_QUEUES)
+).union(FILES_OF_QUERIES, FILES_OF_QUEUES)
 _FUNCTIONS = frozenset({next, *_OF_SYSTEM, *CLOCKS})
 _SUSPENDED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _OWNERS = (random.Random, *TAKEN_FROM)
@@ -59,30 +55,13 @@ class HostObserver(Observer):
     def __init__(self, watches: Sequence[Watch] = (), running: Running | None = None) -> None:
         self._lines = WatchedLines(watches, self._add)
         self._running = running or Running({})
-        self._shown = Shown()
         self.events: list[PythonEvent] = []
         self.asked: dict[int, Any] = {}  # by identity, and held: no other gets that
         self._operators = 0
+        self._last_next = Place(None, (), False)  # where an iterator moves that no call names
         self._before: Any = None
-        self._asking = Asking(self._asked)
-        self._heard = audited(self._asking.audit)
-
-    def heard_in_c(self, roots: Mapping[str, object]) -> AbstractContextManager[None]:
-        """In this block it hears functions in C that C calls, too: a partial of one, or an iterator by one."""
-        # Those of `os` are members of sets there, by which Python's library knows what each of them can do.
-        asked = (one.function for one in BUILT_IN.values() if one.owner is not os)
-        functions = (*_FUNCTIONS, *asked)
-        told = {
-            id(one): self._told(one) for one in functions if isinstance(one, BuiltinFunctionType)
-        }
-        return standing_in(roots, told, time, os)
-
-    def _told(self, function: Any) -> Any:
-        def told(*args: Any, **kwargs: Any) -> Any:
-            self._profile(sys._getframe(1), "c_call", function)
-            return function(*args, **kwargs)
-
-        return told
+        self._queries = QueryObserver(self._queried)
+        self._heard = audited(self._queries.audit)
 
     def after(self, call: Call) -> None:
         self._operators += 1
@@ -98,20 +77,22 @@ class HostObserver(Observer):
         profile_by(self._before)
         self._heard.__exit__(None, None, None)
         self._lines.__exit__()
+        seen = {event.name for event in self.events if event.kind == "running-iterator"}
         for path in self._running.moved():
-            self._add("running-iterator", path, Place(None, (), False))
+            if path not in seen:
+                self._add("running-iterator", path, self._last_next)
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
-            self._asking.built_in_called(arg, frame)
+            self._queries.built_in_called(arg, frame)
             if _may_tell(arg):
                 self._built_in_called(arg, frame)
         elif event == "call" and _tells(frame.f_code) and frame.f_back is not None:
-            self._asking.function_called(frame, frame.f_back)
+            self._queries.function_called(frame, frame.f_back)
             self._function_called(frame, frame.f_back)
 
-    def _asked(self, name: str, answer: str, frame: FrameType) -> None:
-        self._add("outside", name, locate_from(frame), answer)
+    def _queried(self, name: str, frame: FrameType) -> None:
+        self._add("outside", name, locate_from(frame))
 
     def _built_in_called(self, function: Any, caller: FrameType) -> None:
         owner = getattr(function, "__self__", None)
@@ -121,13 +102,11 @@ class HostObserver(Observer):
             return
         found = _built_in(function)
         if found is not None:
-            self._drawn_or_read(found, caller)
+            self._add(*found, locate_from(caller))
         elif (taken := self._running.taken_by_built_in(function)) is not None:
-            self._taken(taken, caller)
+            self._add("running-iterator", taken, locate_from(caller))
         elif function is next:
-            told = self._running.path(self._shown.argument_of(caller))
-            if told is not None and self._is_only_shown_of(told, caller):
-                self._running.was_only_shown(told)
+            self._last_next = locate_from(caller)
 
     def _function_called(self, frame: FrameType, caller: FrameType) -> None:
         code = frame.f_code
@@ -137,24 +116,12 @@ class HostObserver(Observer):
             if not _is_asked_by_torch(caller):
                 self._add("other-thread", THREADS[code], locate_from(caller))
         elif (taken := self._running.taken_in_call(frame)) is not None:
-            self._taken(taken, caller)
+            self._add("running-iterator", taken, locate_from(caller))
         elif code.co_filename in (_RANDOM_MODULE, _SECRETS, _UUID):
             # Where it is asked for, and not where it draws: gauss() draws in every second call.
             found = _of_module(code.co_filename, code.co_name)
             if found is not None and not is_machinery(caller.f_code.co_filename):
-                self._drawn_or_read(found, caller)
-
-    def _drawn_or_read(self, found: _Found, caller: FrameType) -> None:
-        """A clock goes on in a replay as it would without; a number that nobody but the log gets is none."""
-        if found[0] == "host-time" or not self._shown.is_only_shown(caller):
-            self._add(*found, locate_from(caller))
-
-    def _taken(self, path: str, caller: FrameType) -> None:
-        if not self._is_only_shown_of(path, caller):
-            self._add("running-iterator", path, locate_from(caller))
-
-    def _is_only_shown_of(self, path: str, caller: FrameType) -> bool:
-        return self._running.only_counts(path) and self._shown.is_only_shown(caller)
+                self._add(*found, locate_from(caller))
 
     def _add(self, kind: HostKind, name: str, place: Place, detail: str = "") -> None:
         self.events.append(

@@ -1,26 +1,18 @@
-"""State of the host that iterations change -> what changed, the lines that change it, and those that decide by it."""
+"""Python state that a step changes: what changed, and at which lines."""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
-from types import FrameType
-from typing import NamedTuple
 
 from graphdoctor.device.observe.storages import StorageTable
-from graphdoctor.record.host.decisions import Counter, decisions_at
-from graphdoctor.record.host.lines import Line, Seen
-from graphdoctor.record.host.shown import Shown
+from graphdoctor.record.host.lines import Seen
 from graphdoctor.target.state.globals import process_values
 from graphdoctor.target.state.readers import Reader, readers_of
 from graphdoctor.target.state.snapshot import named_state
-from graphdoctor.values.figures import count_text
 from graphdoctor.values.recording import Iteration, StateChange
 
 _LOOKS = 1000  # values that are looked at after each line of the step, in all
-_CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
 class HostState:
@@ -100,52 +92,19 @@ def state_watches(
     for reader in readers_of(roots, changes):
         is_by_line = reader.cost <= left
         left -= reader.cost if is_by_line else 0
-        growth = _growth(changes[str(reader.path)])
-        watches.append(StateWatch(reader, growth, is_by_line=is_by_line))
+        watches.append(StateWatch(reader, is_by_line=is_by_line))
     return watches
 
 
-class Deciding(NamedTuple):
-    """A line that decides by the value at a path, which so many steps later decides otherwise; None: unknown."""
-
-    path: str
-    line: Line
-    steps: int | None
-    growth: int | float | None
-
-
 class StateWatch:
-    """One value: where it changes, and what is decided by it."""
+    """One value: the lines at which it changes."""
 
-    def __init__(self, reader: Reader, growth: int | float | None, *, is_by_line: bool) -> None:
-        self.path = path = str(reader.path)  # as the recorded changes name it
+    def __init__(self, reader: Reader, *, is_by_line: bool) -> None:
+        self.path = str(reader.path)  # as the recorded changes name it
         self.is_by_line = is_by_line
         self.is_from_outside = False
-        self.deciding: set[Deciding] = set()
-        self._shown = Shown()
         self._read = reader.again
         self._seen = reader.now
-        holder = reader.holder
-        is_item = isinstance(holder, _CONTAINERS) and not path.endswith(")")
-        self._counter = Counter(
-            holder=holder,
-            name=own_name(path),
-            key=_key_of(path) if is_item else None,
-            is_length=path.startswith("len("),
-            growth=growth,
-        )
-
-    def before_line(self, frame: FrameType) -> Iterator[Seen]:
-        for found in decisions_at(frame, self._counter, self._seen):
-            if self._shown.is_only_shown(frame, found.node):
-                continue
-            when = ""
-            if found.steps is not None:
-                later = count_text(found.steps, "step")
-                when = f"`{found.code}` becomes {found.becomes} {later} later"
-            line = Line(frame.f_code, frame.f_lineno)
-            self.deciding.add(Deciding(self.path, line, found.steps, self._counter.growth))
-            yield Seen("python-decision", self.path, when)
 
     def after_line(self, *, is_users: bool) -> Iterator[Seen]:
         before, now = self._seen, self._read()
@@ -160,22 +119,3 @@ def own_name(path: str) -> str:
     """What code calls it: "calls" of "model.calls", "seen" of "len(seen)"."""
     inner = path.rpartition("(")[2].rstrip(")")
     return inner.rpartition(".")[2].partition("[")[0].partition("#")[0]
-
-
-def _key_of(path: str) -> object:
-    """1 of "o[1]", and "n" of the dictionary's value "o.n"."""
-    if path.endswith("]"):
-        with suppress(ValueError, SyntaxError):
-            return ast.literal_eval(path.rpartition("[")[2].removesuffix("]"))
-    return path.rpartition(".")[2]
-
-
-def _growth(changes: Sequence[StateChange]) -> int | float | None:
-    """What every step adds, where that is one number."""
-    try:
-        numbers = [(ast.literal_eval(one.before), ast.literal_eval(one.after)) for one in changes]
-        added = {after - before for before, after in numbers}
-    except (ValueError, SyntaxError, TypeError):
-        return None
-    found = added.pop() if len(added) == 1 else None
-    return found if isinstance(found, (int, float)) else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import builtins
 import io
 import itertools
-import operator
 import queue
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 
 from graphdoctor.target.state.attributes import has_walkable_state
-from graphdoctor.target.state.plain import SCALARS, STREAMS
+from graphdoctor.target.state.plain import STREAMS
 from graphdoctor.target.state.walk import Walk
 
 _QUEUES = {queue.Queue.get.__code__}
@@ -25,7 +24,6 @@ FILES_OF_QUEUES = frozenset(code.co_filename for code in _QUEUES)
 TAKEN_FROM = (queue.SimpleQueue, io.BytesIO, io.StringIO)  # by functions in C
 _MOST_PARTS = 200  # of what an iterator tells of itself
 _SUSPENDED = (GeneratorType, AsyncGeneratorType, CoroutineType)
-_IN_ORDER: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter(range(0))))
 
 
 class Running:
@@ -40,8 +38,6 @@ class Running:
             if _is_running(value):
                 self._held.setdefault(id(value), (str(path), value))  # type: ignore[arg-type]
         self._before = {key: position(held) for key, (_, held) in self._held.items()}
-        self._left = {key: _left(held) for key, (_, held) in self._held.items()}
-        self._shown: dict[str, int] = {}
 
     def taken_in_call(self, frame: FrameType) -> str | None:
         """The name of what a function that begins takes from: a generator, a class with `__next__`, a queue."""
@@ -68,24 +64,13 @@ class Running:
             return next(hidden, None)
         return None
 
-    def only_counts(self, path: str) -> bool:
-        """Whether nothing but numbers, or what lies ready, comes of taking from it, and no code of anybody's runs."""
-        found = [held for name, held in self._held.values() if name == path]
-        return bool(found) and all(map(_only_counts, found))
-
-    def was_only_shown(self, path: str) -> None:
-        """One item that was taken reaches nothing but the log."""
-        self._shown[path] = self._shown.get(path, 0) + 1
-
     def moved(self) -> Iterator[str]:
-        """Those whose position is another one than in the beginning, but for what was only shown."""
+        """Those whose position is another one than in the beginning."""
         for key, (path, held) in self._held.items():
             before = self._before[key]
             is_unseen = before is None and not isinstance(held, _SUSPENDED)  # as in a loop
             if is_unseen or position(held) != before:
-                left, shown = self._left[key], self._shown.get(path)
-                if shown is None or left is None or _left(held) != left - shown:
-                    yield path
+                yield path
 
     def _is_hidden(self, key: int, held: Iterator[object]) -> bool:
         """A cycle stands where it stood once it has come round, as one of a single item always does."""
@@ -111,23 +96,6 @@ def _is_running(value: object) -> bool:
 def _frame_of(held: object) -> FrameType | None:
     names = ("gi_frame", "ag_frame", "cr_frame")
     return next((getattr(held, name) for name in names if hasattr(held, name)), None)
-
-
-def _only_counts(held: Iterator[object]) -> bool:
-    if not isinstance(held, GeneratorType):
-        return _left(held) is not None
-    frame = held.gi_frame
-    if frame is None or frame.f_code.co_names or frame.f_code.co_freevars:
-        return False
-    return all(isinstance(value, SCALARS) for value in frame.f_locals.values())
-
-
-def _left(held: Iterator[object]) -> int | None:
-    """How many items are left in one of Python's own: so many, or none where it counts from zero on."""
-    if isinstance(held, itertools.count):
-        number = repr(held)[len("count(") : -1]
-        return -int(number) if number.lstrip("-").isdigit() else None
-    return operator.length_hint(held) if type(held) in _IN_ORDER else None
 
 
 def position(iterator: object) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -14,15 +14,14 @@ Event = tuple[int, str, str]  # before which operator, of which kind, and what
 class Ran(NamedTuple):
     """What a run did; `state` names the memory of the state, by its number.
 
-    `switches` are those by which kernels were chosen, at each operator, `events` what the host did between them,
-    and `changed` the state that it changed, of steps in a row; nothing of a recorded run.
+    `switches` are those by which kernels were chosen, at each operator, and `events` what the host did between
+    them; nothing of a recorded run.
     """
 
     ops: Sequence[Op]
     state: Mapping[int, str]
     switches: Sequence[object] = ()
     events: Sequence[Event] = ()
-    changed: Set[str] = frozenset()
     outputs: Sequence[Leaf] = ()
 
 
@@ -35,11 +34,6 @@ def ran(
     """What was recorded of a run, as far as it is compared."""
     state = {one.storage: one.name for one in externals if one.origin == "state"}
     return Ran(ops, state, switches, events)
-
-
-def is_the_same(usual: Ran, other: Ran) -> bool:
-    """Whether it changes no other state either, by which the steps after it may decide."""
-    return first_difference(usual, other) is None and other.changed <= usual.changed
 
 
 def first_difference(usual: Ran, other: Ran) -> Op | None:
@@ -112,7 +106,6 @@ def signature(op: Op, state: Mapping[int, str]) -> tuple[object, ...]:
 
     return (
         op.name,
-        op.location,
         tuple(map(frozen, op.args)),
         tuple((name, frozen(value)) for name, value in op.kwargs),
         tuple(map(frozen, op.outputs)),

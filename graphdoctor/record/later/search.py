@@ -17,16 +17,16 @@ from typing import NamedTuple
 from graphdoctor.record.host.python_state import own_name
 from graphdoctor.record.later.bounded import bounded
 from graphdoctor.record.later.line_trace import LineTrace
-from graphdoctor.record.later.sameness import Ran, first_difference, is_the_same
+from graphdoctor.record.later.sameness import Ran, first_difference
 from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.record.later.trends import Trend, advance
 from graphdoctor.record.later.trials import Trials
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.locations import Location
 
-# Many whole numbers divide the first: 2 to 1024, 10 to 10,000, 3, 6, 12, 24, 60, 300. A step that cannot
-# be so far on, since it counts places of something for example, is asked for less.
-FAR = (1_920_000, 9_600, 240, 12)
+# Many whole numbers divide the first: 2 to 128, 3, 5, 10, 60, 100, 300. A step that cannot be so far on, since
+# it counts places of something for example, is tried at fewer.
+FAR = (9_600, 240, 12)
 _MOST_RUNS = 16
 _MOST_OPERATORS = 6_000  # in all of them
 _MOST_IN_A_ROW = 64
@@ -36,12 +36,17 @@ _LOADS_NUMBER = dis.opmap.get("LOAD_SMALL_INT")
 
 
 class OtherStep(NamedTuple):
-    """The first thing that is another one, so many steps later; or at some time before, where `is_far`."""
+    """The first later step that differs: `steps` after this one, or at some time before, if `is_far`.
+
+    `place` is its first operator that differs, before which `op_index` operators ran, and `branch` the line
+    after which it continues at another one.
+    """
 
     steps: int
     place: Location | None
     is_far: bool
-    fails: bool = False
+    op_index: int = 0
+    branch: Location | None = None
 
 
 def nearest_other_step(
@@ -84,7 +89,6 @@ def first_other_step(trials: Trials, lines: LineTrace, *, is_foreseen: bool) -> 
 
 def first_other_of(in_a_row: Iterator[Ran], usual: Ran, lines: LineTrace) -> OtherStep | None:
     """The first of these steps that is another one."""
-    first: Ran | None = None
     steps = 0
     while True:
         try:
@@ -94,14 +98,12 @@ def first_other_of(in_a_row: Iterator[Ran], usual: Ran, lines: LineTrace) -> Oth
                     return None
                 other = first_difference(usual, ran)
         except LeavesStep as left:
-            return OtherStep(steps, left.place, False)
+            return OtherStep(steps, left.place, False, branch=left.place)
         except GraphDoctorError:  # it fails then
-            return OtherStep(steps, None, False, fails=True)
+            return OtherStep(steps, None, False)
         if other is not None:
-            return OtherStep(steps, other.location, False)
-        first = first or ran
-        if is_the_same(first, ran):
-            lines.did_the_same(seen, 0)
+            branch = lines.branch_to(seen)
+            return OtherStep(steps, other.location, False, other.index, branch)
         steps += 1
 
 
@@ -129,16 +131,15 @@ class _Search:
             with bounded(self._lines) as seen:
                 ran = self._trials.moved(lambda: advance(self._trends, steps))
         except LeavesStep as left:
-            self.found, self.has_run = OtherStep(steps, left.place, is_far), True
+            self.found, self.has_run = OtherStep(steps, left.place, is_far, branch=left.place), True
             return
         except GraphDoctorError:  # the state cannot be that
             return
         self.has_run = True
         other = first_difference(self._trials.usual, ran)
         if other is not None:
-            self.found = OtherStep(steps, other.location, is_far)
-        else:
-            self._lines.did_the_same(seen, steps)
+            branch = self._lines.branch_to(seen)
+            self.found = OtherStep(steps, other.location, is_far, other.index, branch)
 
 
 def constants(codes: Iterable[CodeType], names: Set[str]) -> list[int]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Mapping
 from functools import cached_property
 
 from graphdoctor.device.observe.operators import Call, Observer
@@ -12,7 +11,6 @@ from graphdoctor.record.iteration import observe
 from graphdoctor.record.later.sameness import Ran, ran
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.globals import kernel_switches
-from graphdoctor.target.state.plain import inner_path
 
 
 class Trials:
@@ -26,12 +24,6 @@ class Trials:
         """The step from its start."""
         return self.moved(lambda: None)
 
-    @cached_property
-    def first_in_a_row(self) -> Ran:
-        """The same with what it changes, which is looked at of steps in a row alone."""
-        with closing(self.in_a_row()) as in_a_row:
-            return next(in_a_row)
-
     def moved(self, move: Callable[[], None]) -> Ran:
         """The step from its start, after a change of its state; what it changes itself is not looked at."""
         with self.session.from_the_start(capturing=True):
@@ -39,17 +31,11 @@ class Trials:
             move()
             return self._ran(storages)
 
-    def in_a_row(self, move: Callable[[], None] = lambda: None) -> Generator[Ran, None, None]:
-        """One step after the other, from the start and a change on, for as long as somebody asks."""
+    def in_a_row(self) -> Generator[Ran, None, None]:
+        """One step after the other from the start, as long as the caller takes them."""
         with self.session.from_the_start(capturing=True):
-            move()
-            before = self._state()
             while True:
-                seen = self._ran(before.storages)
-                after = self._state()
-                changed = {inner_path(one.path) for one in before.changes(after)}
-                yield seen._replace(changed=changed.union(_new(before, after)))
-                before = after
+                yield self._ran(self._state().storages)
 
     @cached_property
     def _storages_at_start(self) -> Mapping[str, int]:
@@ -66,11 +52,6 @@ class Trials:
         events = [(one.op_index, type(one).__name__, one.name) for one in observer.events]
         made = ran(observer.ops, observer.externals.values(), switches.seen, events)
         return made._replace(outputs=seen.outputs)
-
-
-def _new(before: HostState, after: HostState) -> Iterator[str]:
-    """Attributes that the state has got; of what a container gets, its length tells."""
-    yield from (path for path in after.values.keys() - before.values if not path.endswith("]"))
 
 
 class _Switches(Observer):

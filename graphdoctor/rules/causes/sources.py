@@ -58,6 +58,16 @@ def host_value_hits(
                 yield at_event(iteration.index, _within(event, iteration), message(event))
 
 
+def host_hits(
+    recording: Recording, kind: HostKind, message: Callable[[PythonEvent], str]
+) -> Iterator[Hit]:
+    """Hits in every captured iteration, for what the run that was watched on the host saw."""
+    events = {(e.name, e.location): e for e in recording.host if e.kind == kind}
+    for iteration in recording.captured:
+        for event in events.values():
+            yield at_event(iteration.index, _within(event, iteration), message(event))
+
+
 def source_place(source: Source | None) -> Location | None:
     return source.flow.origin if source is not None else None
 

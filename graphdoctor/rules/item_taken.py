@@ -1,0 +1,64 @@
+"""GD218: the step takes the next item of an iterator or a queue that outlives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.rules.causes.sources import host_hits
+from graphdoctor.rules.rule import Hit, RecordingRule
+from graphdoctor.values.recording import Recording
+
+
+class ItemTaken(RecordingRule):
+    """The step takes the next item of an iterator or a queue.
+
+    `batch = next(loader)` or `queue.get()` inside the step gives another item in each eager step. A replay
+    runs no Python: it takes no item, and reads the memory of the item that the capture got.
+
+    It is a false alarm if no item changes what the step computes, as for a counter that is only logged.
+
+    Take the item outside the step, and pass it as an argument: `graphdoctor.capture()` copies it into
+    a static input before each replay.
+    """
+
+    id = "GD218"
+    name = "item-taken"
+    effect = "replay-is-wrong"
+    explains = ("GD203",)
+    evidence = (
+        "documentation: CUDA C++ Programming Guide, CUDA Graphs: a graph launch runs no host code"
+    )
+    fix = "Take the item outside the step, and pass it to the step as an argument."
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        return host_hits(
+            recording,
+            "running-iterator",
+            lambda event: (
+                f"Each step takes the next item of {event.name}. A replay takes no item, and reads the"
+                " memory of the captured one."
+            ),
+        )
+
+    @staticmethod
+    def bad() -> object:
+        import itertools
+
+        import torch
+
+        scales = itertools.count(1)
+
+        def step(x):
+            scale = torch.full((), next(scales), device="cuda")  # <- GD218
+            return x * scale
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        def step(x, scale):
+            return x * scale
+
+        return step, (torch.randn(8, 16, device="cuda"), torch.full((), 1.0, device="cuda"))

@@ -1,0 +1,81 @@
+"""GD217: a later step differs, by Python state that each step changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.rules.causes.sources import host_hits
+from graphdoctor.rules.rule import Hit, RecordingRule
+from graphdoctor.values.recording import Recording
+
+
+class StateBranch(RecordingRule):
+    """A branch depends on Python state that each step changes.
+
+    The step counts its calls, fills a list or moves through a schedule in Python, and a branch or a loop
+    reads that state: `if self.calls % 16 == 0`, `while epoch < warmup`. A later step runs other GPU work
+    than the captured one. A replay runs no Python, so it always takes the captured branch.
+
+    graphdoctor runs the step with the state of later steps, up to some 10,000 steps ahead, and compares
+    operators, shapes, numbers and memory. A branch that only logs or prints is not reported.
+
+    Move the branch outside the step and capture one graph per branch, or keep the state in a GPU tensor and
+    select with `torch.where`. `graphdoctor.capture()` of a step captures one graph for each value of a flag
+    that the step gets as an argument.
+    """
+
+    id = "GD217"
+    name = "state-branch"
+    effect = "replay-is-wrong"
+    evidence = (
+        "documentation: CUDA C++ Programming Guide, CUDA Graphs: a graph launch runs no host code"
+    )
+    fix = (
+        "Move the branch outside the step and capture one graph per branch, or keep the state in a GPU"
+        " tensor and select with `torch.where`."
+    )
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        return host_hits(
+            recording,
+            "state-branch",
+            lambda event: (
+                f"{event.detail}, because each step changes {event.name}."
+                " A replay always takes the captured branch."
+            ),
+        )
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        class Warmed(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = torch.nn.Linear(16, 16, device="cuda")
+                self.calls = 0
+
+            def forward(self, x):
+                self.calls += 1
+                if self.calls > 100:  # <- GD217
+                    return self.linear(x)
+                return 0.5 * self.linear(x)
+
+        return Warmed(), (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        class Warmed(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = torch.nn.Linear(16, 16, device="cuda")
+                self.register_buffer("calls", torch.zeros((), device="cuda"))
+
+            def forward(self, x):
+                self.calls.add_(1)
+                y = self.linear(x)
+                return torch.where(self.calls > 100, y, 0.5 * y)
+
+        return Warmed(), (torch.randn(8, 16, device="cuda"),)
