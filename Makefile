@@ -33,6 +33,7 @@ lint: $(READY) ## check style, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/words.py
 
 check: $(READY) ## check the sample models against their baseline
 	$(BIN)/graphdoctor check

@@ -27,7 +27,7 @@ from graphdoctor.values.errors import UsageError
 
 OWN_NAMES = ("plan", "coverage", "fallbacks", "hits", "explain", "release")
 _SLOT = "_graphdoctor_captured"
-_OF_ANOTHER_CLASS = "the class of the captured module was assigned anew"
+_OF_ANOTHER_CLASS = "the class of the captured module was reassigned"
 _set_class = vars(object)["__class__"].__set__
 Call = Callable[[tuple[Any, ...], dict[str, Any]], object]
 

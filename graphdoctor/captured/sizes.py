@@ -236,7 +236,7 @@ class Sizes:
         gaps = (gap_between("", one, other) for one, other in zip(zeros, others, strict=True))
         if all(gap is None or gap.is_rounding for gap in gaps):
             return ""
-        return "its answer for one row depends on the rows beside it"
+        return "the result of one row depends on the other rows"
 
 
 def _switches(described: Inputs, plan: BatchPlan) -> list[int]:

@@ -183,7 +183,7 @@ def _prediction(old: Estimate | None, new: Estimate | None) -> Iterator[FigureCh
     for name, attribute, in_words in (
         ("eager time", "eager_us", time_range),
         ("graph time", "graph_us", time_range),
-        ("speed-up", "speedup", ratio_range),
+        ("speedup", "speedup", ratio_range),
     ):
         was, now = (getattr(side, attribute, None) for side in (old, new))
         before, after = (in_words(one) if one else "none" for one in (was, now))
@@ -206,7 +206,7 @@ def _measurement(old: Measurement | None, new: Measurement | None) -> Iterator[F
     if old is not None and new is not None and old.gpu == new.gpu:
         was, now = (Range(side.speedup_low, side.speedup, side.speedup_high) for side in (old, new))
         is_better = _is_more(was, now)
-    yield FigureChange("measured speed-up", texts[0], texts[1], is_better)
+    yield FigureChange("measured speedup", texts[0], texts[1], is_better)
 
 
 def _is_more(was: Range, now: Range) -> bool | None:

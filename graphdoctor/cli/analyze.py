@@ -135,8 +135,8 @@ def _add_rank_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least(1),
         default=1,
         metavar="N",
-        help="run the step on so many ranks, each a process of its own on this machine, with a GPU or"
-        " an emulated one each",
+        help="run the step on N ranks, each in its own process on this machine with its own GPU or"
+        " emulated GPU",
     )
     parser.add_argument(
         "--time-limit",

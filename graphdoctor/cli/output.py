@@ -42,7 +42,7 @@ def add_color_argument(parser: argparse.ArgumentParser) -> None:
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
-        help="auto (the default) colours a terminal, unless NO_COLOR is set",
+        help="auto (the default): color on a terminal, unless NO_COLOR is set",
     )
 
 

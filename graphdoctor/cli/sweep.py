@@ -17,7 +17,7 @@ from graphdoctor.cli.output import (
 SIZES = "1,2,4,8,16,32,64"
 LARGEST = 1_000_000
 MOST_GRAPHS = 8
-_NO_PLAN = "no size could be captured, so that there are none to choose from for the log of sizes"
+_NO_PLAN = "no size could be captured, so no sizes can be chosen for the log of sizes"
 ITERATIONS = 3  # a proof takes so many replays
 
 

@@ -151,7 +151,7 @@ def ranks_differ(target: Target, device: AnyDevice, found: RanksDiffer) -> Repor
     return replace(
         could_not_run(target, device, f"The step was not run to its end: {found}."),
         verdict="unsafe",
-        reason=f"The ranks would wait for each other for ever: {found}.",
+        reason=f"The ranks would wait for each other forever: {found}.",
         findings=(finding,),
     )
 

@@ -118,7 +118,7 @@ def _idle(
             yield IdleComment(one.location, one.name, "unknown-rule", _unknown(one.name))
         elif not comment.is_for_file and not comment.first:
             message = (
-                f"{comment.naming(one.name)} stands on no statement; put it at the end of its line"
+                f"{comment.naming(one.name)} is on no statement; put it at the end of its line"
             )
             yield IdleComment(one.location, one.name, "misplaced", message)
         elif one not in used and _was_run(one, run):

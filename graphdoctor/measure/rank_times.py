@@ -61,7 +61,7 @@ def estimate_of_ranks(
         ),
         speedup=Range(wall_us / graph_us.high, wall_us / graph_us.mid, wall_us / graph_us.low),
         terms=(
-            Term("work of the device but for collectives", time_text(times.compute_us), "profiled"),
+            Term("work of the device except collectives", time_text(times.compute_us), "profiled"),
             Term("collectives, once all ranks are there", time_text(times.network_us), "profiled"),
             Term("gap between graph nodes", f"{gap.mid:g} us", gap.source),
         ),

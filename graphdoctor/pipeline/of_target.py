@@ -163,7 +163,7 @@ def _why_without_values(target: Target, setting: Setting) -> str:
     if (empty := on_meta(target)) and (wanted == "none" or not has_template(target)):
         return f"{empty}, which holds no values"
     if wanted == "none":
-        return "as was asked for"
+        return "as requested"
     return lacks_memory(target) if setting.device.kind == "emulated" else ""
 
 

@@ -98,7 +98,7 @@ def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidenc
     captured = capture_and_verify(session, recording, diagnosis, plan, ran=studied.ran, cut=cut)
     diagnosis, plan = diagnosis.without(captured.refuted), captured.plan
     try:
-        setting.progress("estimating the speed-up")
+        setting.progress("estimating the speedup")
         speed = time_step(session, recording, captured, plan, setting.options, setting.profile)
         results = Results(
             findings=diagnosis.findings,

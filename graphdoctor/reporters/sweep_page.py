@@ -43,9 +43,7 @@ def render(sweep: Sweep, look: Look) -> str:
 
 def _write_sizes(page: Page, sweep: Sweep) -> None:
     page.heading("Batch sizes", _basis(sweep))
-    page.line(
-        (_columns("batch", "eager", "graph", "speed-up", "bound", "busy", "samples/s"), "dim")
-    )
+    page.line((_columns("batch", "eager", "graph", "speedup", "bound", "busy", "samples/s"), "dim"))
     is_mixed = any(row.status == "measured" for row in sweep.rows)
     for row in sweep.rows:
         page.line((_row_text(row, is_mixed), _style(row)))
@@ -121,7 +119,7 @@ def _write_bars(page: Page, rows: Sequence[SweepRow]) -> None:
         return
     room = max(_LEAST_BAR, page.look.width - 23)
     most = max(speedup.high for _, speedup in judged)
-    page.heading("Speed-up", f"# sure, + possible; | is {SMALLEST_GAIN:g}x")
+    page.heading("Speedup", f"# sure, + possible; | is {SMALLEST_GAIN:g}x")
     for batch, speedup in judged:
         page.line((f"  {batch:>7}  ", "dim"), (_bar(speedup, most, room), "green"),
                   (f"  {speedup.mid:.2f}x", ""))  # fmt: skip
@@ -255,7 +253,7 @@ def _write_chosen(page: Page, plan: LengthPlan) -> None:
 
 
 def _write_beside(page: Page, plan: LengthPlan) -> None:
-    page.heading("Beside usual sizes")
+    page.heading("Compared with usual sizes")
     page.line((f"  {'':<16}{'graphs':>7} {'a call':>9} {'padding':>8} {'eager':>7}", "dim"))
     for one in (plan.chosen, *plan.beside):
         page.line((_beside_text(one, plan.calls), ""))

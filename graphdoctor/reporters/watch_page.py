@@ -20,7 +20,7 @@ _MOST_ROWS = 8
 _MOST_CHARACTERS = 300
 _NO_CUDA = {
     "none": "There is no CUDA device to watch on this machine: the program runs as it is.",
-    "not used": "The program has not used CUDA, so that there was nothing to watch.",
+    "not used": "The program did not use CUDA; there was nothing to watch.",
 }
 
 
@@ -108,9 +108,7 @@ def _write_eager_work(page: Page, report: WatchReport) -> None:
             "  Memory", "not known: the program's allocator is not PyTorch's own, which counts"
         )
     listed = ", ".join(f"{name} {count:,}" for name, count in report.waits.items())
-    page.labelled(
-        "  Waits", listed or "none that was asked for by name, as by torch.cuda.synchronize()"
-    )
+    page.labelled("  Waits", listed or "none from calls such as torch.cuda.synchronize()")
 
 
 def _write_allocations(page: Page, found: WatchedAllocator, wall_s: float) -> None:
@@ -120,7 +118,7 @@ def _write_allocations(page: Page, found: WatchedAllocator, wall_s: float) -> No
         "  Memory", f"{count_text(found.allocations, 'allocation')}, {per_s} a second: {made}"
     )
     if found.from_driver:
-        asked = f"{count_text(found.from_driver, 'time')} the driver was asked for memory"
+        asked = f"{count_text(found.from_driver, 'time')} memory was requested from the driver"
         again = (
             f", {found.retries:,} of them again, since it had none left" if found.retries else ""
         )

@@ -15,7 +15,7 @@ def require_torch() -> None:
     if "torch" not in sys.modules and find_spec("torch") is None:
         raise CannotDoItHere(
             f"there is no PyTorch for {sys.executable}, and this needs it: run graphdoctor with the Python of the "
-            "model and install it there; pipx and uvx keep it apart in an environment of its own"
+            "model and install it there; pipx and uvx install graphdoctor in a separate environment"
         )
 
 

@@ -63,7 +63,7 @@ def test_more_launches_in_graphs_are_better() -> None:
 @pytest.mark.parametrize(
     ("attribute", "name", "more_is_better"),
     [("eager_us", "eager time", False), ("graph_us", "graph time", False),
-     ("speedup", "speed-up", True)],
+     ("speedup", "speedup", True)],
 )  # fmt: skip
 @pytest.mark.parametrize(
     ("before", "after", "is_more"),
@@ -85,8 +85,8 @@ def test_predictions_are_told_apart_where_their_ranges_are(
 def test_a_prediction_that_only_one_side_has_is_neither() -> None:
     none: Estimate | None = None
     found = changes(change(PARTLY_SAFE, estimate=none), estimated())
-    assert found[f"{ESTIMATE.basis} speed-up"].before == "none"
-    assert found[f"{ESTIMATE.basis} speed-up"].is_better is None
+    assert found[f"{ESTIMATE.basis} speedup"].before == "none"
+    assert found[f"{ESTIMATE.basis} speedup"].is_better is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_measurements_are_told_apart_where_their_intervals_are(
         return change(PARTLY_SAFE, measurement=one)
 
     found = changes(measured(1.5, 2.0), measured(low, high))
-    assert found["measured speed-up"].is_better is better
+    assert found["measured speedup"].is_better is better
 
 
 # Against a baseline, and against a budget.

@@ -205,10 +205,10 @@ def test_less_memory_than_eager_is_shown_below_zero_and_told() -> None:
     less = replace(STRATEGIES_ON_GPU[0], extra_bytes=-512_000_000)
     text = " ".join(page(replace(COMPARED_ON_GPU, strategies=(less,))).split())
     assert "-512 MB" in text
-    assert "what eager holds, below 0 for less. Pays at" in text
+    assert "compared with eager, below 0 for less. Pays at" in text
     more = replace(less, extra_bytes=512_000_000)
     text = " ".join(page(replace(COMPARED_ON_GPU, strategies=(more,))).split())
-    assert "what eager holds. Pays at" in text
+    assert "compared with eager. Pays at" in text
     saved = REPORTERS["json"](replace(COMPARED_ON_GPU, strategies=(less,)), Look())
     assert parse(saved.encode(), name="r.json").strategies[0].extra_bytes == -512_000_000
 

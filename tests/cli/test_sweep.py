@@ -109,7 +109,7 @@ def test_the_page_is_plain_within_80_columns_and_shows_no_escape() -> None:
 
 def test_bars_fill_as_far_as_is_sure() -> None:
     lines = sweep_page.render(SWEEP, Look()).splitlines()
-    start = next(index for index, line in enumerate(lines) if line.startswith("Speed-up "))
+    start = next(index for index, line in enumerate(lines) if line.startswith("Speedup "))
     first, second = lines[start + 1 : start + 3]
     assert first.count("#") > 2.5 * second.count("#")
     assert first.index("|") == second.index("|")
@@ -200,7 +200,7 @@ def test_a_log_of_sizes_brings_the_sizes_to_capture_and_the_settings(
     assert main([*called, "--max-graphs", "2", "--batch", "1,30"]) == 0
     page = capsys.readouterr().out
     assert "7 calls of the log" in page
-    assert "Beside usual sizes" in page
+    assert "Compared with usual sizes" in page
     assert '"cudagraph_capture_sizes": sizes' in page
     section = page[page.index("Sizes to capture") : page.index("Verdicts")]
     assert max(map(len, section.splitlines())) <= 80

@@ -181,6 +181,6 @@ def test_ranks_that_would_wait_for_ever_are_unsafe_where_they_met() -> None:
         finally:
             target.close()
     assert report.verdict == "unsafe"
-    assert report.reason == "The ranks would wait for each other for ever: rank 1 calls barrier."
+    assert report.reason == "The ranks would wait for each other forever: rank 1 calls barrier."
     assert [one.location for one in report.findings] == [place]
     assert report.limits == ("The step was not run to its end: rank 1 calls barrier.",)

@@ -126,7 +126,7 @@ def test_the_report_is_a_page_of_text(server: TensorBoard, report: Report) -> No
     assert f"<h1>dynamic_branch: {report.verdict}</h1>" in entry["text"]
     for finding in report.findings:
         assert f"<td>{finding.rule} {finding.name}</td>" in entry["text"]
-    assert "speed-up, predicted" in entry["text"]
+    assert "speedup, predicted" in entry["text"]
     assert "the device was emulated" in entry["text"]
     assert "PYTORCH_PROFILER stays empty" in entry["text"]
 

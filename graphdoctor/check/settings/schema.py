@@ -38,8 +38,8 @@ _ABOUT = {
     "max_launches": "How many launches a step may have.",
     "max_graphs": "How many graphs may hold what can be captured.",
     "min_coverage": "The least share of the launches that graphs must be able to hold.",
-    "min_speedup": "The least speed-up of the graph, where a GPU measured it.",
-    "min_change_us": "A speed-up that misses its limit by less than this is let pass.",
+    "min_speedup": "The least speedup of the graph, if a GPU measured it.",
+    "min_change_us": "A speedup that misses its limit by less than this passes.",
 }
 
 

@@ -30,7 +30,7 @@ _STATUS: dict[StrategyStatus, Piece] = {
 _NOTHING: Piece = ("", "")
 _LEGEND = (
     "Captured: the share of what runs on the GPU that graphs launch. Setup: warm-up, compiling and"
-    " capture. Memory: beside what eager holds{less}. Pays at: steps until the setup has paid."
+    " capture. Memory: compared with eager{less}. Pays at: steps until the setup has paid off."
 )
 _LESS = ", below 0 for less"
 

@@ -99,7 +99,8 @@ def _now(report: Report) -> str:
         (one for one in report.strategies if advice and one.strategy == advice.strategy), None
     )
     if advice is not None and row is None:
-        return advice.sentence.removesuffix(".").replace("Keep eager: ", "none: ", 1)
+        reason = advice.sentence.removesuffix(".").removeprefix("Keep eager: ")
+        return f"none: {reason[:1].lower()}{reason[1:]}"
     if row is None:
         return _now_without_strategies(report)
     how = "as one graph" if row.strategy == WHOLE else f"with {row.strategy}"

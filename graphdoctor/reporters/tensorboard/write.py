@@ -215,13 +215,13 @@ def _figures(report: Report) -> Iterator[tuple[str, str]]:
         yield "device busy" + _how(found.basis), time_range(found.device_busy_us)
         yield "launch-bound share" + _how(found.basis), share_range(found.launch_bound_share)
         yield "step as graphs, predicted", time_range(found.graph_us)
-        yield "speed-up, predicted", ratio_range(found.speedup)
+        yield "speedup, predicted", ratio_range(found.speedup)
     measured = report.measurement
     if measured is not None:
         yield "eager step, measured", time_text(measured.eager_us)
         yield "step as a graph, measured", time_text(measured.graph_us)
         bounds = f"{measured.speedup_low:.2f} to {measured.speedup_high:.2f}"
-        yield "speed-up, measured", f"{measured.speedup:.2f}x ({bounds}): {measured.word}"
+        yield "speedup, measured", f"{measured.speedup:.2f}x ({bounds}): {measured.word}"
 
 
 def _how(basis: str) -> str:

@@ -1,0 +1,138 @@
+"""Fail if a string literal or a page of docs uses a word that graphdoctor's English does not use.
+
+Rooms that are not converted yet are in `_NOT_YET` with the number of such words that they have: it may
+only fall. Run by `make lint`; `python docs/words.py ROOM` lists the places of a room.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+_BANNED = re.compile(
+    r"\b(tells|told|asks|asked|another one|stands|stood|lies|lay|anew|but for|apart|hangs on|nobody|for ever"
+    r"|as ever|in the place of|makes of|comes of|wants|taken for|foreseen|at all|by itself|of its own|so that"
+    r"|beside|speed-ups?|colou?red with|colours?|analysed|synchronise[ds]?)\b",
+    re.IGNORECASE,
+)
+_CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+_NOT_YET: dict[str, int] = {
+    "docs/accuracy.md": 23,
+    "docs/analyze.md": 4,
+    "docs/architecture.md": 11,
+    "docs/calibrate.md": 4,
+    "docs/capture.md": 25,
+    "docs/checks.md": 20,
+    "docs/html.md": 10,
+    "docs/limits.md": 32,
+    "docs/measuring.md": 9,
+    "docs/operators.md": 6,
+    "docs/performance.md": 21,
+    "docs/prediction.md": 24,
+    "docs/ranks.md": 15,
+    "docs/ranks_truth.md": 2,
+    "docs/results.md": 108,
+    "docs/run.md": 17,
+    "docs/scenarios.md": 4,
+    "docs/strategies.md": 16,
+    "docs/sweep.md": 6,
+    "docs/testing.md": 13,
+    "docs/trace-peers.md": 14,
+    "docs/trace.md": 17,
+    "docs/versions.md": 3,
+    "docs/watch.md": 7,
+    "graphdoctor/check": 1,
+    "graphdoctor/device": 3,
+    "graphdoctor/diagnose": 11,
+    "graphdoctor/graphs": 5,
+    "graphdoctor/measure": 1,
+    "graphdoctor/proof": 3,
+    "graphdoctor/record": 19,
+    "graphdoctor/reporters": 7,
+    "graphdoctor/rules": 14,
+    "graphdoctor/strategies": 16,
+    "graphdoctor/target": 5,
+    "graphdoctor/trace": 3,
+}
+
+
+class Place(NamedTuple):
+    """A retired word, the file that has it, and the line."""
+
+    file: str
+    line: int
+    word: str
+
+
+def places() -> Iterator[Place]:
+    """Every retired word of the package's string literals and of the documentation."""
+    for path in sorted((ROOT / "graphdoctor").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and id(node) not in docstrings
+            ):
+                for found in _BANNED.finditer(node.value):
+                    yield Place(str(path.relative_to(ROOT)), node.lineno, found.group().lower())
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "skills").rglob("*.md")]
+    for path in sorted(pages):
+        text = _CODE.sub(
+            lambda code: re.sub(r"[^\n]", " ", code.group()), path.read_text(encoding="utf-8")
+        )
+        for number, line in enumerate(text.split("\n"), start=1):
+            for found in _BANNED.finditer(line):
+                yield Place(str(path.relative_to(ROOT)), number, found.group().lower())
+
+
+def room_of(file: str) -> str:
+    """A folder of the package with its subfolder for reporters, or a page of docs."""
+    parts = Path(file).parts
+    if parts[0] != "graphdoctor":
+        return file
+    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
+
+
+def problems(found: list[Place]) -> list[str]:
+    """A sentence for each room with more retired words than it may have."""
+    counts = Counter(room_of(one.file) for one in found)
+    said = []
+    for room, count in sorted(counts.items()):
+        allowed = _NOT_YET.get(room, 0)
+        if count > allowed:
+            last = [one for one in found if room_of(one.file) == room]
+            shown = "; ".join(f"{one.file}:{one.line} {one.word!r}" for one in last[-5:])
+            said.append(
+                f"{room}: {count} retired words, at most {allowed} expected, such as {shown}"
+            )
+    return said
+
+
+def main() -> int:
+    found = [*places()]
+    if sys.argv[1:]:
+        for one in found:
+            if room_of(one.file) in sys.argv[1:]:
+                print(f"{one.file}:{one.line}: {one.word}")
+        return 0
+    said = problems(found)
+    print("\n".join(said) or "no retired word outside of the rooms that are not converted yet")
+    return 1 if said else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
