@@ -17,7 +17,9 @@ import torch
 from graphdoctor.graphs.guards.differences import HOLDERS, joined
 from graphdoctor.graphs.guards.hooks import HOOKS, all_hooks
 from graphdoctor.target.state.attributes import attributes, has_walkable_state, slots_of
-from graphdoctor.target.state.walk import Visit, Walk, grad_of
+from graphdoctor.target.state.kinds.kind import Visit
+from graphdoctor.target.state.kinds.tensors import grad_of
+from graphdoctor.target.state.walk import Walk
 
 _FROZEN = (FunctionType, CellType, type, partial, partialmethod, Context, ContextVar)
 _CONTAINERS = (dict, list, set, deque)

@@ -15,7 +15,8 @@ from graphdoctor.graphs.split.pending import Pending, Watch, read
 from graphdoctor.source.trees import tree_of
 from graphdoctor.target.frames import Place
 from graphdoctor.target.state.clone import copy_values
-from graphdoctor.target.state.walk import Walk, grad_of
+from graphdoctor.target.state.kinds.tensors import grad_of
+from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.locations import Location, line_of
 
 _GLUE = frozenset({"step", "unscale_", "update", "update_parameters"})

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from graphdoctor.target.program.kept import Beginning, is_given
+from graphdoctor.target.program.saved_steps import Beginning, is_given
 from graphdoctor.target.state.clone import clone_inputs
 from graphdoctor.target.state.plain import SCALARS
 from graphdoctor.target.target import Inputs

@@ -16,7 +16,6 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from graphdoctor.target.program.held_batches import HeldBatches, held_batches
-from graphdoctor.target.program.kept import Kept, Turn, in_turn, is_given
 from graphdoctor.target.program.loops import Follower, Loop
 from graphdoctor.target.program.rebuild import (
     NotRebuilt,
@@ -25,6 +24,7 @@ from graphdoctor.target.program.rebuild import (
     rebuild,
     variables_of,
 )
+from graphdoctor.target.program.saved_steps import SavedSteps, Turn, in_turn, is_given
 from graphdoctor.target.program.statements import Span, extended
 from graphdoctor.target.program.step import SeenStep, as_writes
 from graphdoctor.target.roots import roots_of
@@ -54,17 +54,17 @@ class LoopStep(SeenStep):
 
     def begin(self, frame: FrameType) -> None:
         """Note the variables with which the statements begin now."""
-        if self.kept is None:
+        if self.saved is None:
             self.namespace = frame.f_globals
             self._reach_back(frame)
         variables, values = self.loop.variables, self._values(frame)
-        if self.kept is None:
+        if self.saved is None:
             if marked(values):
                 names = joined([*_holders(self.loop.span, frame)])
                 self.held_by = names or "a tensor of an earlier step"
-            self.kept = Kept.begin(values)
+            self.saved = SavedSteps.begin(values)
         given = {n: values[n] for n in variables.varying if n in values and is_given(values[n])}
-        self.kept.add(Inputs((), given), values)
+        self.saved.add(Inputs((), given), values)
         for name in variables.varying:
             value = values.get(name)
             is_other = isinstance(value, float) and self._floats.setdefault(name, value) != value
@@ -94,8 +94,8 @@ class LoopStep(SeenStep):
             self.name, self.location = _named(longer)
 
     def target(self, *, iterations: int) -> Target:
-        assert self.kept is not None
-        beginnings = self.kept.beginnings
+        assert self.saved is not None
+        beginnings = self.saved.beginnings
         variables = self.loop.variables
         given = tuple(
             n for n in variables.varying
@@ -109,7 +109,7 @@ class LoopStep(SeenStep):
             namespace=self.namespace,
         )
         self._check_iterators(beginnings[0].variables)
-        writes = [*map(as_writes, self.kept.writes())]
+        writes = [*map(as_writes, self.saved.writes())]
         held, variables_of_each = held_batches(self.loop.variables.varying, given, beginnings)
         for number, values in enumerate(variables_of_each):
             writes[number].extend(self._rebinds(made, values))
@@ -148,11 +148,11 @@ def _target(
     step: LoopStep, made: Rebuilt, given: tuple[str, ...], writes: list[list[Callable[[], None]]],
     held: HeldBatches, iterations: int,
 ) -> Target:  # fmt: skip
-    assert step.kept is not None
+    assert step.saved is not None
     size = step.passes_per_step
     passes = [
         Inputs((), {**{n: b.inputs.kwargs[n] for n in given}, **batches})
-        for b, batches in zip(step.kept.beginnings, held.batches, strict=True)
+        for b, batches in zip(step.saved.beginnings, held.batches, strict=True)
     ][: iterations * size]
     given = (*given, *held.setters)
     file = os.path.basename(step.location.file)
@@ -166,7 +166,7 @@ def _target(
         roots=roots_of(made.step),
         notes=_notes(step, given),
         is_warm=True,
-        rebound=tuple(sorted(step.kept.rebound)),
+        rebound=tuple(sorted(step.saved.rebound)),
         held_by=step.held_by,
     )
 

@@ -15,7 +15,7 @@ import torch
 
 from graphdoctor.target.program.bindings import called_module
 from graphdoctor.target.program.events import At, location_of
-from graphdoctor.target.program.kept import Kept, Turn, in_turn
+from graphdoctor.target.program.saved_steps import SavedSteps, Turn, in_turn
 from graphdoctor.target.roots import roots_among
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import is_user_file
@@ -37,7 +37,7 @@ class SeenStep:
     begun: int = 0
     wall_s: float = 0.0
     entered_at: float | None = None
-    kept: Kept | None = None
+    saved: SavedSteps | None = None
     is_done: bool = False
     reason: str = ""
     outcome: Any = None  # what the diagnosis gave
@@ -82,8 +82,8 @@ class SeenStep:
 
     def leave(self) -> None:
         """The step has ended."""
-        if self.kept is not None and not self.is_done:
-            self.kept.leave()
+        if self.saved is not None and not self.is_done:
+            self.saved.leave()
 
     def target(self, *, iterations: int) -> Target:
         """The step, with the program's own inputs in their order. Raises NotRebuilt."""
@@ -91,7 +91,7 @@ class SeenStep:
 
     @property
     def beginnings(self) -> int:
-        return len(self.kept.beginnings) if self.kept is not None else 0
+        return len(self.saved.beginnings) if self.saved is not None else 0
 
 
 @dataclass
@@ -108,16 +108,16 @@ class CallStep(SeenStep):
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what the module is called with now."""
         inputs = Inputs(args, kwargs)
-        if self.kept is None:
+        if self.saved is None:
             held = roots_among(inputs, self.module.forward)
-            self.kept = Kept.begin({"model": self.module, **held})
-        self.kept.add(inputs, {})
+            self.saved = SavedSteps.begin({"model": self.module, **held})
+        self.saved.add(inputs, {})
 
     def target(self, *, iterations: int) -> Target:
         """The call under the modes that are on now, with the program's own inputs in their order."""
-        assert self.kept is not None
-        batches = [each.inputs for each in self.kept.beginnings[:iterations]]
-        writes = [*map(as_writes, self.kept.writes())]
+        assert self.saved is not None
+        batches = [each.inputs for each in self.saved.beginnings[:iterations]]
+        writes = [*map(as_writes, self.saved.writes())]
         is_inference, module = torch.is_inference_mode_enabled(), self.module
         if any(writes):
             batches = [Inputs((Turn(i), *b.args), b.kwargs) for i, b in enumerate(batches)]
@@ -138,10 +138,10 @@ class CallStep(SeenStep):
             mode="inference",
             step=run,
             fresh_inputs=in_turn(batches),
-            roots=self.kept.roots,
+            roots=self.saved.roots,
             notes=("the inputs are the program's own calls, in their order",),
             is_warm=True,
-            rebound=tuple(sorted(self.kept.rebound)),
+            rebound=tuple(sorted(self.saved.rebound)),
         )
 
 

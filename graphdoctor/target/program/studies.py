@@ -1,4 +1,4 @@
-"""A step that was found -> kept beginnings, and its diagnosis in the middle of the program, all put back."""
+"""Save the beginnings of a step that was found, diagnose it in the middle of the program, and restore all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Studies:
         self._diagnose = diagnose
         self._bounds = bounds
         self._observe = observe
-        self._gap = ExitStack()  # open from the end of a step that is kept to the next beginning
+        self._gap = ExitStack()  # open from the end of a step that is saved to the next beginning
         self._lock = threading.Lock()
         self.is_busy = False
         self.wall_s = 0.0
@@ -59,19 +59,19 @@ class Studies:
             step.entered_at += self.wall_s - before
 
     def has_enough(self, step: SeenStep) -> bool:
-        """Whether enough beginnings are kept, and nothing was diagnosed yet."""
+        """Whether enough beginnings are saved, and nothing was diagnosed yet."""
         return not step.is_done and not step.reason and step.beginnings >= self._needed(step)
 
     def finish(self, step: SeenStep) -> None:
-        """The program has ended: diagnose what was kept, where it can be compared."""
+        """The program has ended: diagnose what was saved, where it can be compared."""
         if step.beginnings >= _FEWEST * step.passes_per_step:
             self._study_once(step, None)
 
     def leave(self, step: SeenStep) -> None:
-        """A step has ended: watch what the program does until the next one, if it is kept."""
+        """A step has ended: watch what the program does until the next one, if it is saved."""
         began = time.perf_counter()
         step.leave()
-        if step.kept is not None and not step.is_done:
+        if step.saved is not None and not step.is_done:
             self.close_gap()
             self._gap.enter_context(self._observe(step.waits))
             step.gaps += 1
@@ -108,15 +108,15 @@ class Studies:
 
     def _study(self, step: SeenStep, autocast: bool | None) -> None:
         """Put the program back to the first beginning, diagnose, and put everything to where it is."""
-        assert step.kept is not None
+        assert step.saved is not None
         step.is_done, self.is_busy = True, True
         outer = snapshot({})
         try:
             with _surrounded(autocast):
                 target = step.target(iterations=self._bounds.steps)
-                now = snapshot({**step.kept.roots, **target.roots})
+                now = snapshot({**step.saved.roots, **target.roots})
                 try:
-                    step.kept.start.restore()
+                    step.saved.start.restore()
                     step.outcome = self._diagnose(target)
                     _check_complete(step)
                 finally:
@@ -132,7 +132,7 @@ class Studies:
             )
         finally:
             outer.restore()
-            step.kept = None
+            step.saved = None
             self.is_busy = False
 
 

@@ -97,7 +97,7 @@ class Watch:
         self._is_off = True
 
     def finish(self) -> None:
-        """Diagnose what was kept of steps that ended before there was enough of them."""
+        """Diagnose what was saved of steps that ended before there was enough of them."""
         for step in self.steps:
             self._studies.finish(step)
 
@@ -259,7 +259,7 @@ class Watch:
             step.entered_at = now
         if is_first:
             step.begins(self._studies.now_s)
-        if is_first or step.kept is not None:
+        if is_first or step.saved is not None:
             assert at.frame is not None
             self._begin(step, at.frame, autocast=step.loop.is_autocast)
 
@@ -274,7 +274,7 @@ class Watch:
         self._enter(step, lambda: step.begin(frame), autocast=autocast)
 
     def _look(self, step: LoopStep, frame: FrameType) -> None:
-        """Note what is there when the last step begins before one is kept: a kept one holds things itself."""
+        """Note what is there when the last step begins before one is saved: a saved one holds things itself."""
         if step.begun == self._bounds.after:
             step.look(frame)
 

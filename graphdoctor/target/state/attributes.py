@@ -101,12 +101,8 @@ def is_state_type(cls: type) -> bool:
     return top in _PLAIN_STDLIB or top == "__main__" or top not in sys.stdlib_module_names
 
 
-def is_of_library(value: object) -> bool:
-    """Whether it is an object of Python's own library; a generator of numbers is saved as a whole."""
-    return is_of_standard_library(type(value))
-
-
 def is_of_standard_library(cls: type) -> bool:
+    """Whether it is a class of Python's own library; a generator of random numbers is saved as a whole."""
     module = getattr(cls, "__module__", None)
     if issubclass(cls, random.Random):
         return False

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from graphdoctor.target.state.kinds import kind_of
-from graphdoctor.target.state.kinds.kind import Visit as Visit
-from graphdoctor.target.state.kinds.tensors import grad_of as grad_of
+from graphdoctor.target.state.kinds.kind import Visit
 from graphdoctor.target.state.paths import StatePath
 
 

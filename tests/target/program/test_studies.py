@@ -21,7 +21,7 @@ def interrupted(target: object) -> object:
 
 def kept_step() -> Any:
     return SimpleNamespace(
-        kept=SimpleNamespace(roots={}, start=snapshot({})),
+        saved=SimpleNamespace(roots={}, start=snapshot({})),
         target=lambda iterations: SimpleNamespace(roots={}),
         beginnings=2,
         passes_per_step=1,

@@ -1,4 +1,4 @@
-"""What a step finds when it begins, several times in a row -> the program put back there, and its inputs."""
+"""Save what a step finds when it begins, several times in a row: its inputs, and the state of the program."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Beginning:
 
 
 @dataclass
-class Kept:
+class SavedSteps:
     """Consecutive beginnings, and a snapshot of the first."""
 
     roots: Mapping[str, object]
@@ -92,7 +92,7 @@ class Kept:
     _changing: set[tuple[int, object]] = field(default_factory=set)
 
     @classmethod
-    def begin(cls, roots: Mapping[str, object]) -> Kept:
+    def begin(cls, roots: Mapping[str, object]) -> SavedSteps:
         return cls(roots, snapshot(roots), [])
 
     def add(self, inputs: Inputs, variables: Mapping[str, object]) -> None:
