@@ -34,6 +34,7 @@ from graphdoctor.captured.module import CapturedModel, behind, module_of
 from graphdoctor.captured.plan import CapturePlan
 from graphdoctor.captured.replays import Replays
 from graphdoctor.graphs.calls import form_of, signature
+from graphdoctor.graphs.graphed_callable import GraphedCallable
 from graphdoctor.graphs.guards import Guard, Modes, guard
 
 BLOCKS = 60
@@ -83,9 +84,7 @@ def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Any, An
         served=0,
         state=Guard({"model": model}),
         traits=Traits(repeats=True, launches=0),
-        forward=SimpleNamespace(
-            load=lambda tensors: None, replay=lambda: None, build=lambda tensors: answer
-        ),
+        forward=GraphedCallable(SimpleNamespace(replay=lambda: None), (), lambda tensors: answer),
     )
     replays.add(graph)  # type: ignore[arg-type]
     return module_of(model, CapturedModel(model, CapturePlan("whole"), replays)), graph
