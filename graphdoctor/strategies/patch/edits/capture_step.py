@@ -76,7 +76,6 @@ class CaptureStep:
             changes,
             f"{functions} {'runs' if len(names) == 1 else 'run'} the step, replayed as"
             f" {'a graph' if len(names) == 1 else 'graphs'} after the first calls{predicted}",
-            frozenset((m.file, m.expression) for m in step.modules if m.expression),
             covers=(file, range(span.first_line, step.last_line + 1)),
             gain=gain,
         )
