@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 _MARK = "_graphdoctor_found_by_step"
 _gradient_of: Any = torch.Tensor.grad.__get__  # type: ignore[union-attr]
@@ -16,6 +17,11 @@ class Observed:
     """What one eager call did with gradients."""
 
     has_run_backward = False
+    has_stepped = False
+
+    def stepped(self, *_: object) -> None:
+        """An optimizer has stepped; fused kernels count no writes to the weights."""
+        self.has_stepped = True
 
 
 class StartingGradients:
@@ -50,14 +56,19 @@ class StartingGradients:
         for tensor in found:
             # A mark on the gradient, since a reference to it would keep its memory from being reused.
             setattr(tensor.grad, _MARK, True)
-        yield observed
+        hook = register_optimizer_step_post_hook(observed.stepped)
+        try:
+            yield observed
+        finally:
+            hook.remove()
         kept = [tensor for tensor in self._trained if hasattr(tensor.grad, _MARK)]
         for tensor in kept:
             delattr(tensor.grad, _MARK)
         if len(found) == len(self._trained) and not kept:
             self._are_dropped = True
         is_new = any(tensor.grad is not None for tensor in self._trained) and len(kept) < len(found)
-        observed.has_run_backward = is_new or versions != [_versions(t) for t in self._trained]
+        has_written = observed.has_stepped or versions != [_versions(t) for t in self._trained]
+        observed.has_run_backward = is_new or has_written
 
 
 def _versions(tensor: torch.Tensor) -> tuple[int, int]:

@@ -98,7 +98,7 @@ def test_the_speedup_of_runs_that_took_turns_is_of_their_medians() -> None:
     changed = [replace(CHANGED, step_us=each) for each in (105.0, 100.0, 110.0)]
     found = with_times(likeness(PLAIN, CHANGED), plain, changed)
     assert found.is_same and found.speedup == Range(200 / 110, 2.0, 2.2)
-    assert "2x (1.82 to 2.2) measured, 3 runs of each in turns" in found.sentence
+    assert "2x (1.82x to 2.2x) measured, 3 runs of each in turns" in found.sentence
     slower = with_times(likeness(PLAIN, CHANGED), changed, plain)
     assert not slower.is_same and "The changed program is slower" in slower.sentence
 

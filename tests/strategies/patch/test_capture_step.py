@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from graphdoctor.strategies.patch.edits.capture_step import CaptureStep
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.source import changed_sources, unified
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location
-from tests.support.reports import PARTLY_SAFE, step_of
+from tests.support.reports import HOST_READ, PARTLY_SAFE, step_of
 
 # Marked lines are the first and the last of the step; what is printed has to stay.
 HEAD = """\
@@ -208,7 +209,7 @@ for x, y in data:
 }
 
 
-def proposal(file: Path, source: str) -> Proposal:
+def proposal(file: Path, source: str, *findings: Finding) -> Proposal:
     file.write_text(source, encoding="utf-8")
     lines = source.split("\n")
     first, last = (
@@ -219,7 +220,7 @@ def proposal(file: Path, source: str) -> Proposal:
     around = [f.name for f in functions if f.lineno < first <= (f.end_lineno or 0)]
     name = around[-1] if around else "<module>"
     step = replace(
-        step_of(replace(PARTLY_SAFE, findings=())),
+        step_of(replace(PARTLY_SAFE, findings=findings)),
         location=Location(str(file), first, name),
         last_line=last,
         mode="training",
@@ -246,6 +247,23 @@ def test_the_program_computes_the_same_through_the_function(source: str, tmp_pat
     assert printed(eager) == printed(source) != ""
     added = [line for line in unified(made, str(tmp_path)).split("\n") if line.startswith("+")]
     assert len(added) <= 40
+
+
+def test_distributions_are_not_checked_in_a_captured_step(tmp_path: Path) -> None:
+    source = PROGRAMS["a loop that reads its loss in the middle"].replace(
+        "model = nn.Sequential",
+        "from torch.distributions import Normal\n\n\ndef sample(x):\n"
+        "    drawn = Normal(x, 1.0)\n    return drawn.rsample()\n\n\nmodel = nn.Sequential",
+        1,
+    )
+    file = tmp_path / "program.py"
+    line = source.split("\n").index("    drawn = Normal(x, 1.0)") + 1
+    read = replace(HOST_READ, location=Location(str(file), line, "sample"), stack=())
+    text = changed_sources(proposal(file, source, read).changes)[str(file)][1]
+    assert "torch.distributions.Distribution.set_default_validate_args(False)\n" in text
+    elsewhere = replace(read, location=Location(str(file), line + 6, "<module>"))
+    text = changed_sources(proposal(file, source, elsewhere).changes)[str(file)][1]
+    assert "set_default_validate_args" not in text
 
 
 @pytest.mark.parametrize("words", REFUSED)

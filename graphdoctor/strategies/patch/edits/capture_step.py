@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import CodeType
 
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.edits.unchecked_distributions import unchecked_distributions
 from graphdoctor.strategies.patch.source import (
     Above,
     At,
@@ -37,7 +38,7 @@ _WIDEST = 100  # columns of a line that is made, where the file has none that is
 class CaptureStep:
     """Makes a function of the statements of a step, captures it, and calls it where they stood.
 
-    A captured step's optimizers run fused kernels, which round otherwise.
+    A captured step's optimizers run fused kernels, which round otherwise. Distributions are not checked in it.
     """
 
     name = "capture the step"
@@ -66,6 +67,7 @@ class CaptureStep:
             parts = parts_of(_statements(span), text, reads)
             extraction = _Extraction(file, text, span, parts, frozenset(step.host_values))
             changes, names = extraction.changes(), extraction.names
+        changes = (*changes, *unchecked_distributions(step.report.findings, file))
         estimate = step.report.estimate
         gain = estimate.whole_speedup if estimate is not None else None
         predicted = f" ({ratio_range(gain)}, predicted)" if gain is not None else ""

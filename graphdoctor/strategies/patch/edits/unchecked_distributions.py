@@ -1,0 +1,56 @@
+"""Distributions whose arguments torch checks on the host -> below the imports, a line that turns the checks off.
+
+`Categorical(logits=x)` asks whether all of `x` are valid, and the host waits for the answer: no graph can.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from graphdoctor.strategies.patch.source import CannotEdit, Change, Import, source_of
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import is_library
+
+CURES = ("GD101", "GD107")
+_CODE = "torch.distributions.Distribution.set_default_validate_args(False)"
+_PACKAGE = "torch.distributions"
+
+
+def unchecked_distributions(findings: Iterable[Finding], file: str) -> tuple[Change, ...]:
+    """The change of a program's file whose step reads the device where a function makes a distribution."""
+    places = {
+        (at.file, at.line)
+        for finding in findings
+        if finding.rule in CURES
+        for at in (finding.location, *finding.stack)
+        if at is not None and not is_library(at.file)
+    }
+    if not any(_makes_distribution(*place) for place in sorted(places)):
+        return ()
+    imports = (n for n in ast.parse(source_of(file)).body if isinstance(n, ast.Import))
+    has_torch = any(a.name == "torch" and not a.asname for n in imports for a in n.names)
+    return (*(() if has_torch else (Import(file, "import torch"),)), Import(file, _CODE))
+
+
+def _makes_distribution(file: str, line: int) -> bool:
+    """Whether the function with that line calls a class of torch.distributions, and does not say how it checks."""
+    try:
+        tree = ast.parse(source_of(file))
+    except CannotEdit:
+        return False
+    names = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_PACKAGE)
+        for alias in node.names
+    }
+    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
+    around = [f for f in functions if f.lineno <= line <= (f.end_lineno or f.lineno)]
+    calls = (n for f in around for n in ast.walk(f) if isinstance(n, ast.Call))
+    return any(
+        ast.unparse(call.func).rpartition("distributions.")[2] in names
+        or "distributions." in ast.unparse(call.func)
+        for call in calls
+        if all(keyword.arg != "validate_args" for keyword in call.keywords)
+    )
