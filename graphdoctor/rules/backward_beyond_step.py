@@ -15,45 +15,43 @@ from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Recording
 
 _LET_GO = (
-    "Before the first step, put its detach() in its place: the step makes it anew. What "
-    "torch.nn.utils.parametrizations has for it, such as weight_norm, keeps no such tensor."
+    "Before the first step, replace {what} with its detach(); the step recomputes the tensor. Or use the version in "
+    "torch.nn.utils.parametrizations, such as weight_norm, which stores no such tensor."
 )
 
 # What an earlier step of a program has left in its variables: `loss` (train.py:12).
 _VARIABLE = re.compile(r"`(\w+)` \(")
 _FREE = (
-    "Write {what} at the end of each step, or capture before the first one. From torch 2.13 on,"
-    " torch.autograd.graph.set_override_stale_capture_stream(True) lets the capture go on."
+    "Add {what} at the end of each step, or capture before the first step. With torch 2.13 or newer,"
+    " torch.autograd.graph.set_override_stale_capture_stream(True) also works."
 )
 
 
 class BackwardBeyondStep(RecordingRule):
     """A backward pass reaches operations from before the step.
 
-    Autograd runs the backward of an operation on the stream that the operation ran on. One from
-    before the capture ran on another stream, most often the default one, and CUDA refuses to make
-    that stream wait for a capture: "operation would make the legacy stream depend on a capturing
-    blocking stream".
+    Autograd runs each backward node on the stream that created the node. A node from before the capture
+    usually belongs to the default stream. CUDA rejects it: "operation would make the legacy stream
+    depend on a capturing blocking stream".
 
-    So does the accumulation of a parameter's gradient: autograd keeps it as long as any tensor hangs on
-    it, such as a weight that `torch.nn.utils.prune` computed when the model was made. A loop's variables
-    do so, too: in `loss = criterion(model(x), y)` the loss of the step before is there until the new one is,
-    and so the accumulations of the first step are used for ever. A capture in that loop is refused.
+    An AccumulateGrad node, which accumulates a parameter's gradient, lives as long as any tensor
+    references it. `torch.nn.utils.prune` stores such a tensor when it computes a weight. A loop
+    variable is another one: in `loss = criterion(model(x), y)`, the previous loss keeps the nodes of
+    the first step alive, and a capture in that loop fails.
 
-    It is a false alarm where the earlier operation ran on the very stream that will capture.
+    False alarm: the earlier operation ran on the stream that captures.
 
-    Compute inside the step what the gradient must reach, or cut the tensor off with `detach()`: for a
-    weight that was computed with the model, `layer.weight = layer.weight.detach()` before the first step. Where a loop
-    holds it, `del` the variables at the end of each step from the first one on, capture before the first step, or
-    let torch 2.13 and newer take the capture's stream for all of it, by
-    `torch.autograd.graph.set_override_stale_capture_stream(True)`.
+    Compute inside the step what the gradient must reach, or cut the graph with `detach()`. For a weight
+    that was computed with the model, set `layer.weight = layer.weight.detach()` before the first step.
+    In a loop, `del` the variables at the end of each step, or capture before the first step. With torch
+    2.13 or newer, `torch.autograd.graph.set_override_stale_capture_stream(True)` also works.
     """
 
     id = "GD117"
     name = "backward-beyond-step"
     effect = "capture-fails"
     evidence = MEASURED
-    fix = "Compute it inside the step, or give the step tensor.detach()."
+    fix = "Compute the tensor inside the step, or pass tensor.detach() to the step."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
@@ -94,11 +92,13 @@ class BackwardBeyondStep(RecordingRule):
 
 
 def _fix(holder: str, frames: tuple[Location, ...]) -> str:
-    """What lets go of an accumulation: of a program's variables, or of a tensor of the model."""
+    """How to release the AccumulateGrad node that `holder` references: variables, or a tensor of the model."""
     if variables := _VARIABLE.findall(holder):
         return _FREE.format(what=_letting_go(variables, _holding(holder, frames)))
     return (
-        _LET_GO if holder.startswith("`") else _FREE.format(what="`del` for all that hangs on it")
+        _LET_GO.format(what=holder)
+        if holder.startswith("`")
+        else _FREE.format(what="`del` of every tensor that references the node")
     )
 
 
@@ -108,13 +108,20 @@ def _holding(holder: str, frames: tuple[Location, ...]) -> Location | None:
 
 
 def _letting_go(variables: list[str], place: Location | None) -> str:
-    """`del` for the variables, but for those that are still read when the loop has ended."""
+    """`del` of the variables; `detach()` of those that are read after the loop."""
     lines = read_after_loop(place, frozenset(variables)) if place is not None else {}
     gone = [name for name in variables if name not in lines]
     parts = [f"`del {', '.join(gone)}`"] if gone else []
-    parts += [f"`{n} = {n}.detach()`, since line {at} reads it later," for n, at in lines.items()]
+    parts += [f"`{n} = {n}.detach()`, because line {at} reads it," for n, at in lines.items()]
     return " and ".join(parts)
 
 
 def _message(event: EarlierGraph) -> str:
-    return f"The backward pass reaches {event.name}, whose forward ran before the step."
+    if not event.kept_by:
+        return f"The backward pass reaches {event.name}, whose forward ran before the step."
+    kept_by = event.kept_by[0].upper() + event.kept_by[1:]
+    references = "reference" if " and " in kept_by else "references"
+    return (
+        "`backward()` uses an AccumulateGrad node of an earlier step."
+        f" {kept_by} still {references} that node."
+    )

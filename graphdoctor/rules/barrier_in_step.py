@@ -9,13 +9,13 @@ from graphdoctor.values.host_events import Barrier
 class BarrierInStep(EventRule):
     """The step waits for the other ranks at a barrier.
 
-    Over NCCL `torch.distributed.barrier()` reduces one number over all ranks, and the host waits for
-    its stream until that is done; with `async_op=True` it waits in `work.wait()`. CUDA refuses to
-    wait for a stream that is recorded.
+    With NCCL, `torch.distributed.barrier()` reduces one number over all ranks, and the CPU waits for
+    the result. With `async_op=True` the CPU waits in `work.wait()`. CUDA rejects a wait for a stream
+    that is being captured.
 
-    It is a false alarm where the call is not made in production, such as one around a timer.
+    False alarm: the call runs only in debugging or timing code.
 
-    Put it around the step. Inside, nothing needs it: collectives on one stream keep their order.
+    Move the barrier outside the step. Collectives on one stream keep their order without a barrier.
     """
 
     id = "GD119"
@@ -26,9 +26,11 @@ class BarrierInStep(EventRule):
         "source: ProcessGroupNCCL::barrier and WorkNCCL::wait in PyTorch's ProcessGroupNCCL.cpp; two H200s refused"
         " such a capture, with and without async_op, on 2026-11-22"
     )
-    fix = "Move it outside the step; collectives on one stream keep their order without it."
+    fix = (
+        "Move the barrier outside the step. Collectives on one stream keep their order without it."
+    )
     event = Barrier
-    says = " makes the host wait until every rank is here."
+    says = " is a host sync: the CPU waits until every rank arrives."
 
     @staticmethod
     def bad() -> object:

@@ -10,26 +10,24 @@ from graphdoctor.values.recording import Recording
 
 
 class CaptureDependentResult(RecordingRule):
-    """The step computes something else while it is captured.
+    """The step computes a different result during capture.
 
-    Code may ask whether it is being captured or traced (`torch.cuda.is_current_stream_capturing()`,
-    `torch.compiler.is_compiling()`) and take another path then. Usually that only skips a check or
-    a synchronisation. Here the other path leads to other results: from the same state and the same
-    inputs an output differs by more than rounding. The graph holds the path of the capture, so its
-    replays are not what eager computes.
+    Code can check whether it is being captured or traced (`torch.cuda.is_current_stream_capturing()`,
+    `torch.compiler.is_compiling()`) and take another branch. Usually that branch only skips a check or
+    a host sync. Here the branch changes the result: from the same state and inputs, an output differs
+    by more than rounding. A replay always takes the captured branch, so replays do not match eager.
 
-    Nothing is said of outputs that random numbers reach which the two paths draw differently: they drop
-    other elements, and no value tells whether they compute the same function. The verdict is then unknown.
-    Dropout of attention is an exception. Where its mask is another one while it is captured, as models of
-    Transformers keep a mask that hides nothing, CUDA takes the kernel that fits the mask, and each uses random
-    numbers in an order of its own. Replays are then held against eager on the path of the capture, and eager's
-    two paths against each other with attention by one kernel, which draws the same on both. Where all agree the
-    step is safe: it trains as validly as in eager, and a remark says that its numbers are others.
+    Outputs that depend on different random draws in the two branches are not reported, because no value
+    shows whether they are the same function. The verdict is then unknown. Attention dropout is an
+    exception: a different attention mask during capture can select another kernel with another order of
+    random numbers. Replays are then compared with eager on the captured branch, and the two eager
+    branches are compared with the same attention kernel. If all agree, the step is safe, and a remark
+    says that its random numbers differ from eager's.
 
-    It is a false alarm where nobody minds which of the two results is used.
+    False alarm: both results are acceptable.
 
-    Compute the same on both paths; or ask for the path of the capture in eager as well, so that the
-    model is tested as it is replayed.
+    Compute the same result in both branches. Or take the captured branch in eager too, so that tests
+    run the code that replays run.
     """
 
     id = "GD214"
@@ -37,8 +35,8 @@ class CaptureDependentResult(RecordingRule):
     effect = "replay-is-wrong"
     evidence = MEASURED
     fix = (
-        "Compute the same whether the step is captured or not, or take the path of the capture in "
-        "eager too."
+        "Compute the same result whether or not the step is captured, or take the captured "
+        "branch in eager too."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:

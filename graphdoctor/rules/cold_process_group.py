@@ -9,15 +9,14 @@ from graphdoctor.values.host_events import ColdGroup
 class ColdProcessGroup(EventRule):
     """A process group is first used inside the capture.
 
-    NCCL makes a group's communicator when its first collective runs: it allocates, and the ranks connect. CUDA
-    refuses that while a graph is recorded. A group that only the captured path uses is not warmed up by
-    eager steps.
+    NCCL creates the communicator of a process group in the first collective: it allocates memory and
+    connects the ranks. CUDA rejects both during capture. Eager warmup steps do not warm up a group that
+    only the captured branch uses.
 
-    It is a false alarm where the communicator is there already, made by something that graphdoctor did not
-    see run.
+    False alarm: other code has already created the communicator, and graphdoctor did not see that call.
 
-    Let a collective run on the group before the capture, or give `init_process_group()` a `device_id`, with
-    which PyTorch makes communicators at once.
+    Run a collective on the group before the capture. Or pass `device_id` to `init_process_group()`, so
+    that PyTorch creates communicators immediately.
     """
 
     id = "GD122"
@@ -29,7 +28,7 @@ class ColdProcessGroup(EventRule):
     )
     fix = "Run one collective on the group before the capture."
     event = ColdGroup
-    says = " is the first call on its group, whose communicator NCCL would make in the capture."
+    says = " is the first call on its group: NCCL would create the communicator during the capture."
 
     @staticmethod
     def bad() -> object:

@@ -8,17 +8,17 @@ from graphdoctor.values.locations import Location
 
 
 class CollectivesDiffer(Rule):
-    """Ranks call other collectives, in another order, or with other sizes.
+    """Ranks call different collectives, in a different order, or with different sizes.
 
-    A collective ends when every rank of its group has called it. Where one rank calls another one, or
-    fewer of them, the ranks wait for each other for ever; where sizes differ, NCCL also may write wrong
-    values. A capture notices nothing, since it only records: its replay hangs.
+    A collective ends when every rank of its group has called it. If one rank calls another collective,
+    or fewer of them, the ranks wait for each other forever. If the sizes differ, NCCL can also write
+    wrong values. A capture only records the collectives and notices nothing; the replay hangs.
 
-    It is a false alarm where the ranks differ only in how graphdoctor runs them, such as a rank that reads a
-    file that the others do not have.
+    False alarm: the ranks differ only in this analysis, for example because one rank reads a file that
+    the other ranks do not have.
 
-    Let each rank call the same collectives in the same order: call them outside `if rank == 0:`, pad
-    tensors to one size, and let a rank without data of its own send zeros.
+    Let each rank call the same collectives in the same order. Call them outside `if rank == 0:`, pad
+    tensors to one size, and let a rank without data send zeros.
     """
 
     id = "GD216"
@@ -29,7 +29,7 @@ class CollectivesDiffer(Rule):
         "documentation: NVIDIA's NCCL user guide, 'Collective Operations': each rank calls them with the same count and"
         " datatype, or the behavior is undefined, including hangs, crashes, or data corruption"
     )
-    fix = "Let every rank call the same collectives, in one order and with equal sizes."
+    fix = "Let every rank call the same collectives in the same order and with equal sizes."
 
     @staticmethod
     def bad() -> object:

@@ -13,20 +13,19 @@ from graphdoctor.values.recording import Recording
 
 
 class CpuOperator(RecordingRule):
-    """An operator on the CPU steers the step.
+    """A CPU operator controls the step.
 
-    A tensor is computed, or drawn at random, on the CPU, and its value then decides a branch,
-    becomes a Python number or goes as a scalar into an operator on the device; or state on the CPU,
-    such as an optimizer's count of steps, is updated there. A graph holds device work only: the CPU
-    operator runs once, at the capture, and every replay uses what it gave then.
+    A tensor is computed or drawn on the CPU. Its value then selects a branch, becomes a Python number,
+    or enters a GPU operator as a scalar. Or the operator updates CPU state, such as an optimizer's step
+    count. A graph contains only GPU work: the CPU operator runs once, at capture, and every replay uses
+    that result.
 
-    It is a false alarm where the result is the same in each step. Constants are not reported, nor
-    are results that are merely returned, nor a draw of `torch.rand` that is only compared with a
-    number that no draw reaches, such as `torch.rand([]) < 0.0`: whether layers are dropped at a
-    rate of 0 is decided before the draw.
+    False alarm: the result is the same in each step. Constants and results that are only returned are
+    not reported. Neither is a draw that cannot change the comparison, such as `torch.rand([]) < 0.0`
+    for layers that are dropped at rate 0.
 
-    Compute it on the device: `torch.rand((), device=x.device)`, and choose with `torch.where`; or
-    compute it before the step and pass it as an input.
+    Compute on the GPU: use `torch.rand((), device=x.device)` and select with `torch.where`. Or compute
+    the value before the step and pass it as an input.
     """
 
     id = "GD209"
@@ -35,7 +34,8 @@ class CpuOperator(RecordingRule):
     explains = ("GD201", "GD203", "GD211")
     evidence = MEASURED
     fix = (
-        "Give the operator device=x.device, so that replays run it; or compute it before the step."
+        "Pass device=x.device to the operator, so that replays run it. Or compute the value "
+        "before the step."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -81,16 +81,16 @@ def _message(steering: Steering) -> str:
     where = place_words(at.location, op.location)
     where = f" on {where}" if where and at.location != op.location else ""
     ends = (
-        f"the host reads the result{where}"
+        f"The CPU reads the result{where}"
         if host_learns(at) == "value"
-        else f"{operator_words(at)} on the device takes the result as a scalar{where}"
+        else f"{operator_words(at)} on the GPU takes the result as a scalar{where}"
     )
-    return f"{operator_words(op)} {verb} on the CPU, which a replay does not repeat; {ends}."
+    return f"{operator_words(op)} {verb} on the CPU, which a replay does not repeat. {ends}."
 
 
 def _write_message(write: FrozenWrite) -> str:
     state = write.state.name or "state of the step"
     return (
-        f"{operator_words(write.op)} updates {state} on the CPU, which a replay does not repeat: "
-        "it stays as it was at the capture."
+        f"{operator_words(write.op)} updates {state} on the CPU. A replay does not repeat the update: "
+        f"{state} is frozen at capture."
     )

@@ -14,17 +14,17 @@ from graphdoctor.values.recording import Iteration, Recording
 
 
 class DataDependentBranch(RecordingRule):
-    """A value on the device decides which branch Python takes.
+    """A GPU value decides which branch Python takes.
 
-    `if t:`, `while t.max() > eps:`, `assert t.isfinite().all()`, `if x.item() > 0:`: the host waits
-    for the value, which CUDA refuses while a graph is recorded. And a graph holds one way only: a
-    replay would run the operators of the side that was recorded, whatever the value is.
+    `if t:`, `while t.max() > eps:`, `assert t.isfinite().all()` and `if x.item() > 0:` are host syncs,
+    which CUDA rejects during capture. A graph contains only one branch: a replay always runs the
+    captured branch, whatever the value is.
 
-    It is a false alarm only where the branch is not taken in production, such as a debugging check.
+    False alarm: the branch does not run in production, for example a debugging check.
 
-    Compute both sides and choose with `torch.where`, clamp instead of checking, or assert on the
-    device with `torch._assert_async`. Where one side is expensive, keep the branch in Python
-    between two captured parts, or use `torch.cond`.
+    Compute both branches and select with `torch.where`. Clamp instead of checking, or check on the GPU
+    with `torch._assert_async`. If one branch is expensive, keep the branch in Python between two
+    captured regions, or use `torch.cond`.
     """
 
     id = "GD107"
@@ -34,8 +34,8 @@ class DataDependentBranch(RecordingRule):
     makes_host_wait = True
     evidence = MEASURED
     fix = (
-        "Compute both sides and choose with torch.where, or keep this branch in Python between two "
-        "captured parts."
+        "Compute both branches and select with torch.where. Or keep this branch in Python "
+        "between two captured regions."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -76,8 +76,8 @@ def _message(read: Read, branch: Branch) -> str:
     here = place_words(branch.location, read.op.location) if branch.line != _line(read) else ""
     at = f" on {here}" if here and here != where else ""
     return (
-        f"The host waits for a {tensor_words(read.use)}, whose value decides `{branch.text}`{at}; "
-        "a graph keeps the path that was captured"
+        f"Data-dependent control flow: `{branch.text}`{at} is a host sync on a {tensor_words(read.use)}. "
+        "A replay always takes the captured branch"
     )
 
 
@@ -94,4 +94,4 @@ def _taken(branch: Branch, iterations: tuple[Iteration, ...], sides: dict[int, S
     if ran in (0, len(iterations)):
         return "."
     lines = f"line {body[0]}" if body[0] == body[1] else f"lines {body[0]}-{body[1]}"
-    return f" ({lines} ran in {ran} of {len(iterations)} recorded iterations)."
+    return f" ({lines} ran in {ran} of {len(iterations)} recorded steps)."

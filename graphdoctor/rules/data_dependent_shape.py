@@ -16,15 +16,15 @@ class DataDependentShape(RecordingRule):
     """The shape of a result depends on tensor values.
 
     `nonzero`, `x[mask]`, `masked_select`, `unique`, `bincount`, `torch.where(condition)` and
-    `repeat_interleave` with a tensor of counts do not know how large their result is until the
-    device has looked at the values. The host waits for that number to allocate the memory, which
-    CUDA refuses while a graph is recorded. A graph could not use it either: its shapes are fixed.
+    `repeat_interleave` with a tensor of counts return a result whose size depends on values. The CPU
+    waits for that size to allocate memory, and CUDA rejects the host sync during capture. A graph also
+    has fixed shapes.
 
-    It is no false alarm where the result happens to have the same shape each time: the host waits
-    all the same. `y[mask] = 0.0` is safe, and not reported.
+    A result that has the same shape in every step is no false alarm: the host sync remains. `y[mask] =
+    0.0` is safe and is not reported.
 
-    Keep the full shape and let the mask act on the values: `torch.where(mask, x, 0)`, a weighted
-    sum instead of a mean over selected rows, `torch.nonzero_static(size=...)`, `output_size=` for
+    Keep the full shape and apply the mask to the values: `torch.where(mask, x, 0)`, a weighted sum
+    instead of a mean over selected rows, `torch.nonzero_static(size=...)`, or `output_size=` for
     `repeat_interleave`.
     """
 
@@ -35,8 +35,8 @@ class DataDependentShape(RecordingRule):
     makes_host_wait = True
     evidence = MEASURED
     fix = (
-        "Keep the full shape and mask the values: torch.where(mask, x, 0), a sum weighted by the "
-        "mask, or torch.nonzero_static with a fixed size."
+        "Keep the full shape and mask the values: torch.where(mask, x, 0), a sum weighted by "
+        "the mask, or torch.nonzero_static with a fixed size."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -71,11 +71,11 @@ def _message(op: Op) -> str:
     if has_mask_index(op):
         mask = next(use for use in op.inputs[1:] if use.dtype in ("bool", "uint8"))
         return (
-            f"Indexing by a mask, a {tensor_words(mask)}: only the device knows how many "
-            "elements it selects, and the host waits for that number."
+            f"Indexing by a mask, a {tensor_words(mask)}, is a host sync: the CPU waits for the "
+            "number of selected elements."
         )
-    result = f"; it was {tensor_words(op.outputs[0])} here" if op.outputs else ""
+    result = f" (here a {tensor_words(op.outputs[0])})" if op.outputs else ""
     return (
-        f"{operator_words(op)}: the size of its result depends on the values, and the host "
-        f"waits for it{result}."
+        f"{operator_words(op)} is a host sync: the size of its result{result} depends on tensor "
+        "values."
     )

@@ -10,20 +10,21 @@ from graphdoctor.rules.rule import Hit, RecordingRule, at_event, at_op
 from graphdoctor.values.host_events import DdpOnDefaultStream
 from graphdoctor.values.recording import Recording
 
-_SAYS = " was made on the default stream, which its backward pass then reaches during the capture."
+_SAYS = " was created on the default stream, which its backward pass reaches during the capture."
 
 
 class DefaultStreamDdp(RecordingRule):
-    """A DistributedDataParallel module was made on the default stream.
+    """A DistributedDataParallel module was created on the default stream.
 
-    It keeps the nodes that accumulate its parameters' gradients for as long as it lives, and each
-    node runs on the stream on which it was made. In a capture, which is on another stream, the backward
-    pass then reaches the default stream, and CUDA refuses that.
+    DistributedDataParallel stores the AccumulateGrad nodes of its parameters. Each node runs on the
+    stream on which it was created. During capture, which uses another stream, the backward pass reaches
+    the default stream, and CUDA rejects that.
 
-    It is a false alarm where the module never runs a backward pass in the captured step.
+    False alarm: the captured step runs no backward pass of the module.
 
-    Make it on a side stream: `with torch.cuda.stream(torch.cuda.Stream()): ddp = DDP(model)`. The first
-    11 steps run on a side stream too, before the capture: in the first ten DDP times itself with events.
+    Create the module on a side stream: `with torch.cuda.stream(torch.cuda.Stream()): ddp = DDP(model)`.
+    Run the first 11 steps on a side stream before the capture, because DDP measures its first ten steps
+    with CUDA events.
     """
 
     id = "GD121"
@@ -33,7 +34,10 @@ class DefaultStreamDdp(RecordingRule):
         "documentation: PyTorch's notes on CUDA graphs, 'Usage with DistributedDataParallel'; two H200s refused such a"
         " capture, and took the same step with the module made on a side stream, on 2026-11-22"
     )
-    fix = "Make it inside `with torch.cuda.stream(side):`, and run 11 steps before the capture."
+    fix = (
+        "Create the module inside `with torch.cuda.stream(side):`, and run 11 steps before "
+        "the capture."
+    )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         """The forward pass of such a module; the backward passes after it are in its wake."""

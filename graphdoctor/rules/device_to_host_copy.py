@@ -12,16 +12,16 @@ from graphdoctor.values.recording import Recording
 
 
 class DeviceToHostCopy(RecordingRule):
-    """A tensor is copied from the device to the host.
+    """A tensor is copied from the GPU to the CPU.
 
-    `.cpu()`, `.to("cpu")` and `host.copy_(t)` wait until the device has computed the tensor, which
-    CUDA refuses while a graph is recorded. With `non_blocking=True` and pinned memory nothing waits:
-    that is captured, and not reported. Into other memory torch refuses it since 2.11; before, it was
-    captured, and replays wrote to where that memory had been.
+    `.cpu()`, `.to("cpu")` and `host.copy_(t)` wait until the GPU has computed the tensor. CUDA rejects
+    that host sync during capture. A copy with `non_blocking=True` into pinned memory does not wait: it
+    is captured and is not reported. torch 2.11 and newer reject a copy into other memory. Older
+    versions captured it, and replays wrote to the captured CPU address.
 
-    It is a false alarm only where the copy is not made in production.
+    False alarm: the copy does not run in production.
 
-    Keep the computation on the device. What the host must see, copy after the replay.
+    Keep the computation on the GPU. Copy after the replay what the CPU needs.
     """
 
     id = "GD103"
@@ -30,7 +30,7 @@ class DeviceToHostCopy(RecordingRule):
     explains = ("GD104", "GD202", "GD203", "GD209")
     makes_host_wait = True
     evidence = MEASURED
-    fix = "Do this computation on the device, or return the tensor and copy it after the replay."
+    fix = "Do this computation on the GPU, or return the tensor and copy it after the replay."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
@@ -69,7 +69,7 @@ def _is_captured(transfer: Transfer) -> bool:
 
 
 def _message(transfer: Transfer) -> str:
-    what = f"A {tensor_words(transfer.source)} is copied from the device to the host"
+    what = f"A {tensor_words(transfer.source)} is copied from the GPU to the CPU"
     if transfer.non_blocking:
-        return f"{what} without waiting, into memory that is not pinned."
-    return f"{what}, which waits for the device."
+        return f"{what} with non_blocking=True, into memory that is not pinned."
+    return f"{what}, which is a host sync."

@@ -7,17 +7,15 @@ from graphdoctor.values.host_events import Sync
 
 
 class ExplicitSynchronize(EventRule):
-    """The step synchronises with the device.
+    """The step synchronizes with the GPU.
 
-    `torch.cuda.synchronize()`, `stream.synchronize()`, `event.synchronize()` and `elapsed_time()`
-    make the host wait until the device is done. While a graph is recorded the device has nothing to
-    do, and CUDA refuses the call.
+    `torch.cuda.synchronize()`, `stream.synchronize()` and `event.synchronize()` make the CPU wait for
+    the GPU. During capture the GPU runs nothing, and CUDA rejects the call.
 
-    It is a false alarm only where the call is not made in production, such as a timer for
-    debugging.
+    False alarm: the call does not run in production, for example in a debugging timer.
 
-    Synchronise, and take times, around the step. To order work on two streams use
-    `stream.wait_stream(other)`, which waits on the device and can be captured.
+    Synchronize and measure time outside the step. To order work on two streams, use
+    `stream.wait_stream(other)`, which waits on the GPU and can be captured.
     """
 
     id = "GD108"
@@ -25,9 +23,9 @@ class ExplicitSynchronize(EventRule):
     effect = "capture-fails"
     makes_host_wait = True
     evidence = MEASURED
-    fix = "Move it outside the step; between streams use wait_stream, which can be captured."
+    fix = "Move the call outside the step. Between streams use wait_stream, which can be captured."
     event = Sync
-    says = " makes the host wait for the device."
+    says = " is a host sync."
 
     @staticmethod
     def bad() -> object:

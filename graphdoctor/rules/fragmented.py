@@ -6,28 +6,27 @@ from collections.abc import Sequence
 
 from graphdoctor.rules.rule import Rule
 from graphdoctor.values.captures import Region
-from graphdoctor.values.figures import count_text
+from graphdoctor.values.figures import count_text, joined
 from graphdoctor.values.finding import Finding
 
 
 class Fragmented(Rule):
-    """The parts that can be captured are many and small.
+    """The regions that can be captured are many and small.
 
-    What stands in the way of a graph is spread over the step, so that the parts in between hold few
-    operators. Launching a graph costs about as much as launching a kernel, and each part needs its
-    inputs in place: a graph of a few kernels saves hardly anything.
+    Other findings split the step into regions with few operators each. Launching a graph costs about as
+    much as launching a kernel, and each region needs its inputs copied. A graph of a few kernels
+    therefore saves almost nothing.
 
-    It is a false alarm where one large part carries nearly all of the time.
+    False alarm: one large region contains nearly all of the time.
 
-    Remove the hazards that cut the step, those in the middle first: each one that goes joins two
-    parts.
+    Fix the findings that split the step, those in the middle first. Each fix joins two regions.
     """
 
     id = "GD302"
     name = "fragmented"
     effect = "replay-is-slow"
     evidence = "documentation (NVIDIA, CUDA Graph Best Practice for PyTorch: performance issues)"
-    fix = "Remove the hazards between the parts, those in the middle of the step first."
+    fix = "Fix the findings between the regions, those in the middle of the step first."
     decided_by = "partition"
 
     @staticmethod
@@ -61,10 +60,14 @@ def fragmented(regions: Sequence[Region]) -> Finding | None:
     if len(regions) < 2 or 2 * len(small) < len(regions):
         return None
     blockers = sorted({blocker for region in regions for blocker in region.blocked_by})
-    cut = f", cut by {', '.join(blockers)}" if blockers else ""
+    subject = (
+        f"{joined(blockers)} {'splits' if len(blockers) == 1 else 'split'}"
+        if blockers
+        else "Findings split"
+    )
     launches = sum(region.launches for region in small)
     return Fragmented.finding(
-        f"The step falls into {count_text(len(regions), 'part')}{cut}; {len(small)} of them "
-        f"({count_text(launches, 'launch')} together) are too small for a graph to pay.",
+        f"{subject} the step into {count_text(len(regions), 'region')}. {len(small)} of them have only "
+        f"{count_text(launches, 'launch')} in total, too few for a graph to pay off.",
         small[0].first,
     )

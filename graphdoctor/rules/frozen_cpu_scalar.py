@@ -12,16 +12,15 @@ from graphdoctor.values.recording import Recording
 
 
 class FrozenCpuScalar(RecordingRule):
-    """An operator on the device takes its scalar from a CPU tensor that changes.
+    """A GPU operator takes its scalar from a CPU tensor that changes.
 
-    A 0-d tensor on the CPU may meet tensors on the device: torch reads its value and hands it to
-    the kernel as an argument. A graph keeps the arguments of the captured step, so that later
-    changes of the CPU tensor are never seen.
+    A GPU operator accepts a 0-d CPU tensor: PyTorch reads its value and passes it to the kernel as an
+    argument. Kernel arguments are frozen at capture, so replays ignore later changes of the CPU tensor.
 
-    CPU tensors that never change are not reported: their value is right for ever.
+    CPU tensors that never change are not reported, because their captured value stays valid.
 
-    Keep the tensor on the device: `register_buffer("scale", torch.tensor(1.0, device="cuda"))`,
-    then the kernel reads its memory at each replay.
+    Keep the tensor on the GPU: `register_buffer("scale", torch.tensor(1.0, device="cuda"))`. The kernel
+    then reads the tensor's memory in each replay.
     """
 
     id = "GD211"
@@ -29,7 +28,7 @@ class FrozenCpuScalar(RecordingRule):
     effect = "replay-is-wrong"
     explains = ("GD203",)
     evidence = MEASURED
-    fix = "Keep the 0-d tensor on the device, for example as a buffer that moves with the module."
+    fix = "Keep the 0-d tensor on the GPU, for example as a buffer that moves with the module."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for steering in steering_values(recording):
@@ -67,6 +66,6 @@ class FrozenCpuScalar(RecordingRule):
 def _message(steering: Steering) -> str:
     whose = f"{steering.origin.name}, " if steering.origin.name else ""
     return (
-        f"{operator_words(steering.at)} takes the value of {whose}a {tensor_words(steering.use)} "
-        "on the CPU that changes; a replay keeps the value of the captured step."
+        f"{operator_words(steering.at)} takes its scalar from {whose}a {tensor_words(steering.use)} "
+        "on the CPU that changes. The value is frozen at capture."
     )

@@ -13,18 +13,17 @@ from graphdoctor.values.recording import Recording
 class FrozenLearningRate(RecordingRule):
     """The learning rate is a Python number that changes.
 
-    The optimizer's kernels received different numbers in different iterations: a learning rate,
-    momentum or weight decay that a scheduler changes. A graph keeps the number of the step that was
-    captured; the scheduler moves on, and the replays train with the old rate. Nothing fails, and
-    nothing warns.
+    The optimizer's kernels received different numbers in different steps: a learning rate, momentum or
+    weight decay that a scheduler changes. The number is frozen at capture, so replays train with the
+    captured rate while the scheduler advances. Nothing fails, and nothing warns.
 
-    It is a false alarm where the schedule has ended before the graph is captured.
+    False alarm: the schedule ends before the capture.
 
-    Give the rate as a tensor on the device, `lr=torch.tensor(0.1, device="cuda")`: schedulers then
-    update it in place, and replays see it. For SGD that needs `fused=True`. Call `scheduler.step()`
-    outside the captured step, since a replay runs no Python. An optimizer that has no `capturable`
-    (Muon, and most that are written by hand) reads such a rate on the host: leave its `step()` outside
-    the captured part.
+    Pass the rate as a GPU tensor, `lr=torch.tensor(0.1, device="cuda")`. Schedulers then update the
+    tensor in place, and replays read the new value. SGD also needs `fused=True`. Call
+    `scheduler.step()` outside the captured step, because a replay runs no Python. An optimizer without
+    `capturable` (Muon, and most hand-written ones) reads the rate on the CPU: leave its `step()`
+    outside the captured region.
     """
 
     id = "GD204"
@@ -33,7 +32,7 @@ class FrozenLearningRate(RecordingRule):
     is_glue = True
     evidence = MEASURED
     fix = (
-        'Give the rate as lr=torch.tensor(lr, device="cuda") (SGD: with fused=True), and call '
+        'Pass lr=torch.tensor(lr, device="cuda") (SGD: with fused=True), and call '
         "scheduler.step() outside the captured step."
     )
 
@@ -107,6 +106,6 @@ def _slow_schedules(recording: Recording) -> Iterator[Hit]:
         if advanced and first is not None:
             message = (
                 f"{advanced[0]} advances inside the step and will change the learning rate, "
-                "which is a Python number; a replay neither advances it nor sees the new rate."
+                "which is a Python number. A replay does not advance the scheduler: the rate is frozen at capture."
             )
             yield at_op(iteration.index, first, message, fix=_fix(recording))

@@ -10,17 +10,16 @@ from graphdoctor.values.recording import Recording
 
 
 class GradScalerRead(RecordingRule):
-    """The gradient scaler checks on the host whether gradients overflowed.
+    """The gradient scaler checks for overflow on the CPU.
 
-    `scaler.step(optimizer)` reads the flag `found_inf` from the device and skips the optimizer's
-    step if it is set. The host waits for the flag, which CUDA refuses while a graph is recorded.
-    `scaler.get_scale()` reads the scale in the same way.
+    `scaler.step(optimizer)` reads the GPU flag `found_inf` and skips the optimizer step if the flag is
+    set. That read is a host sync, which CUDA rejects during capture. `scaler.get_scale()` reads the
+    scale in the same way.
 
-    It is a false alarm with an optimizer that takes the flag on the device: for those nothing is
-    read, and nothing is reported.
+    An optimizer that takes the flag on the GPU reads nothing, and is not reported.
 
-    Use `fused=True` with Adam, AdamW or SGD, which skip the update on the device; or train in
-    bfloat16, which needs no scaler; or keep scaler and optimizer outside the captured part.
+    Use `fused=True` with Adam, AdamW or SGD, which skip the update on the GPU. Or train in bfloat16,
+    which needs no scaler. Or keep the scaler and the optimizer outside the captured region.
     """
 
     id = "GD112"
@@ -31,16 +30,16 @@ class GradScalerRead(RecordingRule):
     is_glue = True
     evidence = MEASURED
     fix = (
-        "Use a fused optimizer (fused=True), which takes the flag on the device, or bfloat16, "
-        "which needs no scaler; or step the optimizer outside the captured part."
+        "Use a fused optimizer (fused=True), which takes the flag on the GPU, or bfloat16, "
+        "which needs no scaler. Or run the optimizer step outside the captured region."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for read in host_reads(recording):
             if read.of_scaler:
                 message = (
-                    "The gradient scaler reads a value of its own (found_inf or the scale) on the "
-                    "host, to decide whether the optimizer steps."
+                    "The gradient scaler reads found_inf or its scale on the CPU to decide whether the "
+                    "optimizer steps, which is a host sync."
                 )
                 yield at_op(read.iteration, read.op, message)
 

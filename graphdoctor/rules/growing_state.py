@@ -14,14 +14,14 @@ from graphdoctor.values.recording import Recording
 class GrowingState(RecordingRule):
     """State grows from step to step.
 
-    A cache that each step extends, `self.keys = torch.cat([self.keys, k])` or a list of tensors
-    that is stacked, is larger and lies elsewhere in the next step. A graph holds the shapes and the
-    addresses of the step that was captured: its replays never see what was added since.
+    A cache that each step extends, such as `self.keys = torch.cat([self.keys, k])` or a list of tensors
+    that is stacked, has another size and another address in the next step. Shapes and addresses are
+    frozen at capture: replays never read what later steps would have added.
 
-    It is a false alarm where the state reaches its full size before the graph is captured.
+    False alarm: the state reaches its full size before the capture.
 
-    Allocate the state at its full size, write into it at a position that is kept in a tensor on the
-    device (`index_copy_`), and mask what is not filled yet.
+    Allocate the state at its full size. Write into it with `index_copy_` at a position that is stored
+    in a GPU tensor, and mask the unused part.
     """
 
     id = "GD206"
@@ -30,8 +30,8 @@ class GrowingState(RecordingRule):
     explains = ("GD202", "GD203", "GD205")
     evidence = MEASURED
     fix = (
-        "Allocate the full size once, write with index_copy_ at a position kept on the device, "
-        "and mask the rest."
+        "Allocate the full size once, write with index_copy_ at a position stored in a GPU "
+        "tensor, and mask the rest."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -87,9 +87,9 @@ def _message(found: Found) -> str:
     reads = operator_words(difference.op)
     if difference.before is not None and len(difference.before.inputs) != len(difference.op.inputs):
         was, now = len(difference.before.inputs), len(difference.op.inputs)
-        return f"{reads} takes {was} tensors in one iteration and {now} in the next{after}."
+        return f"{reads} takes {was} tensors in one step and {now} in the next{after}."
     was_shape = shape_words(old) if old is not None else "nothing"
     return (
-        f"{reads} reads state of shape {was_shape} in one iteration and {shape_words(new)} in the "
+        f"{reads} reads state of shape {was_shape} in one step and {shape_words(new)} in the "
         f"next{after}."
     )

@@ -18,21 +18,21 @@ from graphdoctor.values.recording import Op, Recording
 
 
 class HiddenSyncOperator(RecordingRule):
-    """An operator waits for the device internally.
+    """An operator synchronizes with the GPU internally.
 
-    Some operators check their arguments, or find out a range, by reading values on the host before
-    or after they launch their kernels. Nothing in the Python code shows it, but CUDA refuses the
-    read while a graph is recorded.
+    Some operators check their arguments, or compute a range, by reading values on the CPU. The Python
+    code does not show the host sync, but CUDA rejects it during capture.
 
-    What operators do is in one table (`docs/operators.md`), and each message says how it is known.
-    It is a false alarm where a version of torch has lost the check: what was measured on a GPU holds
-    for the version that it was measured with.
+    `docs/operators.md` lists what each operator does, and each message says how it is known. False
+    alarm: your version of torch no longer makes the check. A measurement is valid for the version it
+    was made with.
 
-    The backward of `prod` and `cumprod` waits too: it looks for zeros in their input.
-    `torch.cumsum(x.log(), dim).exp()` has the same values for x > 0, and a backward that does not.
+    The backward of `prod` and `cumprod` is a host sync too: it searches the input for zeros.
+    `torch.cumsum(x.log(), dim).exp()` has the same values for x > 0, and its backward makes no host
+    sync.
 
-    Use the form that does not check: `torch.linalg.inv_ex` and the other `_ex` functions, `histc`
-    with explicit bounds, `mean + std * torch.randn_like(mean)` instead of `torch.normal`.
+    Use the variant without a check: `torch.linalg.inv_ex` and the other `_ex` functions, `histc` with
+    explicit bounds, `mean + std * torch.randn_like(mean)` instead of `torch.normal`.
     """
 
     id = "GD114"
@@ -42,8 +42,8 @@ class HiddenSyncOperator(RecordingRule):
     makes_host_wait = True
     evidence = MEASURED
     fix = (
-        "Use a form of it that does not wait, or call it outside the captured part: before the step, "
-        "or after the replay."
+        "Use a variant of the operator without a host sync, or call it outside the captured "
+        "region: before the step, or after the replay."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -55,7 +55,7 @@ class HiddenSyncOperator(RecordingRule):
                     yield at_op(iteration.index, op, message, fix=for_wait(op), refused_alone=True)
             for op, forward in waiting_backwards(iteration.ops):
                 message = (
-                    f"The backward of {operator_words(forward)} looks for zeros on the host "
+                    f"The backward of {operator_words(forward)} is a host sync: it searches for zeros "
                     f"({MEASURED})."
                 )
                 yield at_op(iteration.index, op, message, fix=LOGARITHMS)

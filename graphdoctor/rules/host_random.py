@@ -13,17 +13,15 @@ from graphdoctor.values.recording import Recording
 
 
 class HostRandom(RecordingRule):
-    """Random numbers are drawn on the host.
+    """Random numbers are drawn on the CPU.
 
-    Python's `random` and NumPy's generators are drawn from inside the step. A graph runs no Python:
-    whatever the draw decided in the captured step, a number, an index or a branch, every replay
-    decides the same.
+    The step draws from Python's `random` or from a NumPy generator. A graph runs no Python: a number,
+    an index or a branch that the draw selects is frozen at capture, and every replay repeats it.
 
-    It is a false alarm where the number never reaches a tensor or a branch, such as a random name.
+    False alarm: the number reaches no tensor and no branch, for example a random file name.
 
-    Draw on the device (`torch.rand((), device="cuda")`): a captured generator gives new numbers in
-    each replay. Choose between branches with `torch.where`, or draw outside and pass an input
-    tensor.
+    Draw on the GPU (`torch.rand((), device="cuda")`): a captured generator returns new numbers in each
+    replay. Select with `torch.where`, or draw outside the step and pass an input tensor.
     """
 
     id = "GD207"
@@ -31,7 +29,7 @@ class HostRandom(RecordingRule):
     effect = "replay-is-wrong"
     explains = ("GD201", "GD202", "GD203", "GD209")
     evidence = MEASURED
-    fix = 'Draw on the device, torch.rand((), device="cuda"), or before the step, as an input.'
+    fix = 'Draw on the GPU, torch.rand((), device="cuda"), or before the step, as an input.'
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         effects = {
@@ -41,9 +39,9 @@ class HostRandom(RecordingRule):
         }
 
         def message(event: PythonEvent) -> str:
-            text = f"{event.name} draws on the host; every replay repeats the draw of the capture"
+            text = f"{event.name} draws on the CPU, and the drawn value is frozen at capture"
             reached = effects.get(event.location)
-            return f"{text}. It reaches {reached}." if reached else f"{text}."
+            return f"{text}. The value reaches {reached}." if reached else f"{text}."
 
         yield from host_value_hits(recording, "host-random", message)
 

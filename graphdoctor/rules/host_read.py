@@ -29,26 +29,23 @@ _DISTRIBUTIONS = frozenset(
         "Uniform", "VonMises", "Weibull", "Wishart",
     }
 )  # fmt: skip
-_UNCHECKED = (
-    "Pass validate_args=False to the distribution: what reads the value here is its check of the "
-    "arguments."
-)
-_FUSED = "Construct it with fused=True: SGD's other forms read a learning rate that is a tensor on the host."
+_UNCHECKED = "Pass validate_args=False to the distribution: its argument check reads the value."
+_FUSED = "Construct SGD with fused=True: its other forms read a tensor learning rate on the CPU."
 
 
 class HostRead(RecordingRule):
-    """The host reads a value from the device.
+    """The CPU reads a value from the GPU.
 
-    `.item()`, `.tolist()`, `float(t)`, `int(t)`, `bool(t)` and comparisons such as `torch.equal`
-    make Python wait until the device has computed the value. While a graph is recorded nothing is
-    computed, so there is no value to wait for, and CUDA refuses the call. Torch does it behind the
-    scenes too: a tensor used as a size, a 0-d tensor used as an index, an argument check.
+    `.item()`, `.tolist()`, `float(t)`, `int(t)`, `bool(t)` and comparisons such as `torch.equal` make
+    Python wait until the GPU has computed the value. During capture the GPU computes nothing, and CUDA
+    rejects the host sync. PyTorch also reads values implicitly: a tensor used as a size, a 0-d tensor
+    used as an index, an argument check.
 
-    It is a false alarm only where the read does not happen in a captured step, such as logging that
-    a flag switches off in production.
+    False alarm: the read does not run in a captured step, for example logging that a flag turns off in
+    production.
 
-    Leave the value on the device and compute with the tensor; read it after the replay, outside the
-    step, and not in every step.
+    Keep the value on the GPU and compute with the tensor. Read it after the replay, outside the step,
+    and not in every step.
     """
 
     id = "GD101"
@@ -57,10 +54,7 @@ class HostRead(RecordingRule):
     explains = ("GD103", "GD202", "GD203", "GD204", "GD209")
     makes_host_wait = True
     evidence = MEASURED
-    fix = (
-        "Compute with the tensor instead of its value, and read values for logging outside the "
-        "step, after the replay."
-    )
+    fix = "Compute with the tensor instead of its value. Move reads for logging after the step."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for read in host_reads(recording):
@@ -109,11 +103,11 @@ def _fix(read: Read, recording: Recording) -> str:
 def _message(read: Read) -> str:
     call = written(read.op.location, _METHODS, _BUILTINS)
     subject = f"`{call}`" if call else _unasked(read)
-    return f"{subject}: the host waits here for the value of a {tensor_words(read.use)}."
+    return f"{subject} is a host sync: the CPU waits for the value of a {tensor_words(read.use)}."
 
 
 def _unasked(read: Read) -> str:
     name = operator_words(read.op)
     if read.op.base_name != "_local_scalar_dense":
         return name
-    return f"A tensor is taken as a Python number ({name})"
+    return f"Conversion of a tensor to a Python number ({name})"

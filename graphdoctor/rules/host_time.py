@@ -11,15 +11,15 @@ from graphdoctor.values.recording import Recording
 
 
 class HostTime(RecordingRule):
-    """The time of day takes part in the computation.
+    """The time of day affects the computation.
 
-    The step reads a clock, and what it computes differs from iteration to iteration because of it.
-    A graph keeps the time of the capture for ever.
+    The step reads a clock, and its results differ from step to step because of that value. The value is
+    frozen at capture.
 
-    Reading a clock without such an effect, for a log line or a timer, is not reported. Note that a
-    timer inside a step measures how long the host takes to launch the work, not how long it takes.
+    A clock read without such an effect, for a log line or a timer, is not reported. A timer inside a
+    step measures how long the CPU takes to launch the work, not how long the work takes.
 
-    Pass the time as an input tensor that is filled before each replay.
+    Pass the time as an input tensor that you fill before each replay.
     """
 
     id = "GD208"
@@ -45,7 +45,7 @@ class HostTime(RecordingRule):
             recording,
             "host-time",
             lambda event: (
-                f"{event.name} reads the clock, and what the step computes or returns needs it."
+                f"{event.name} reads the clock, and the step's results depend on the value."
             ),
         ):
             if hit.location in reaching:

@@ -13,21 +13,21 @@ from graphdoctor.values.recording import Recording
 
 
 class HostToDeviceCopy(RecordingRule):
-    """A tensor is copied from the host to the device.
+    """A tensor is copied from the CPU to the GPU.
 
-    A copy from ordinary host memory waits for the device, and CUDA refuses it while a graph is
-    recorded. Copies hide where a CPU tensor or a Python list meets a tensor of the device: as an
-    index, as a value that is stored by index, in `.to(x.device)` of something made by
-    `torch.arange`.
+    A copy from pageable CPU memory is a host sync, which CUDA rejects during capture. Copies can be
+    implicit: a CPU tensor or a Python list used as an index, as a value that is stored by index, or
+    `.to(x.device)` of the result of `torch.arange`.
 
-    With `non_blocking=True` torch refuses it too since 2.11, unless the memory is pinned; before, it
-    was captured, and replays copied whatever then lay at the address. An unblocked copy from pinned
-    memory is captured, and not reported: its replays copy what that memory then holds.
+    torch 2.11 and newer also reject a copy with `non_blocking=True`, unless the memory is pinned. Older
+    versions captured it, and replays copied whatever was at that address. A non-blocking copy from
+    pinned memory is captured and is not reported: its replays copy what that memory contains at that
+    time.
 
-    It is a false alarm only where the copy is not made in production.
+    False alarm: the copy does not run in production.
 
-    Make the tensor on the device (`device=x.device`), keep constants in buffers, and move batches
-    to the device before the step.
+    Create the tensor on the GPU (`device=x.device`), keep constants in buffers, and move batches to the
+    GPU before the step.
     """
 
     id = "GD104"
@@ -38,8 +38,8 @@ class HostToDeviceCopy(RecordingRule):
     only_feeds_device = True
     evidence = MEASURED
     fix = (
-        "Make the tensor on the device, keep constants as buffers of the module, and copy inputs "
-        "before the step."
+        "Create the tensor on the GPU, keep constants as buffers of the module, and copy "
+        "inputs before the step."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -83,7 +83,7 @@ def _message(transfer: Transfer) -> str:
     tensor = tensor_words(transfer.source)
     if transfer.hidden:
         name = operator_words(transfer.op)
-        return f"{name} on the device receives a {tensor} on the host, and copies it to the device first."
+        return f"{name} on the GPU receives a {tensor} on the CPU, and copies it to the GPU first."
     if transfer.non_blocking:
-        return f"A {tensor} is copied from host to device, from memory that is not pinned."
-    return f"A {tensor} is copied from the host to the device, which waits for the device."
+        return f"A {tensor} is copied from the CPU to the GPU, from memory that is not pinned."
+    return f"A {tensor} is copied from the CPU to the GPU, which is a host sync."

@@ -12,15 +12,14 @@ from graphdoctor.values.recording import Iteration, Op, Recording
 class MutatedInput(RecordingRule):
     """The step modifies its input in place.
 
-    A captured step works on fixed input buffers into which each batch is copied. An operator that
-    changes its input in place (`x.add_(1)`, `relu_`, rotary embeddings in place) changes that
-    buffer: the caller's tensor stays as it was, and a second replay without a new copy starts from
-    the changed values.
+    A captured step reads fixed static input buffers, into which each batch is copied. An operator that
+    changes its input in place (`x.add_(1)`, `relu_`, in-place rotary embeddings) changes that buffer.
+    The caller's tensor stays unchanged, and a second replay without a new copy starts from the changed
+    values.
 
-    It is a false alarm where the caller hands over a buffer for that very purpose, always the same
-    one.
+    False alarm: the caller passes the same buffer each time for this purpose.
 
-    Return a new tensor instead, or let the caller copy the result back.
+    Return a new tensor, or let the caller copy the result back.
     """
 
     id = "GD210"
@@ -78,5 +77,6 @@ def _input_storages(iteration: Iteration) -> frozenset[int]:
 
 def _message(op: Op, name: str) -> str:
     return (
-        f"{operator_words(op)} writes into {name}: a replay changes its own copy, not the caller's."
+        f"{operator_words(op)} writes into {name}: a replay changes the static input buffer, not the "
+        "caller's tensor."
     )

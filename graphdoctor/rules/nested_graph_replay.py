@@ -7,22 +7,21 @@ from graphdoctor.values.host_events import GraphReplay
 
 
 class NestedGraphReplay(EventRule):
-    """The step replays a CUDA graph of its own.
+    """The step replays a CUDA graph of its own code.
 
-    Part of the step is captured already, by hand or by `torch.cuda.make_graphed_callables`. A graph
-    cannot be replayed while another one is recorded: torch refuses it.
+    A part of the step is captured already, by hand or with `torch.cuda.make_graphed_callables`. PyTorch
+    rejects a replay during another capture.
 
-    It is a false alarm where the step is to stay as it is: nothing is wrong with the graph that it
-    has.
+    False alarm: you want to keep the step as it is. The existing graph is valid.
 
-    To capture the whole step, call the code itself in it instead of its graph.
+    To capture the whole step, call the original code instead of its graph.
     """
 
     id = "GD118"
     name = "nested-graph-replay"
     effect = "capture-fails"
     evidence = MEASURED
-    fix = "Call the code itself instead of its graph, and capture the whole step once."
+    fix = "Call the original code instead of its graph, and capture the whole step once."
     event = GraphReplay
     says = ": a graph cannot be replayed inside a capture."
 

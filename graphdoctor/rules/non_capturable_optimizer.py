@@ -13,17 +13,17 @@ from graphdoctor.values.recording import Recording
 
 
 class NonCapturableOptimizer(RecordingRule):
-    """The optimizer keeps its step count on the host.
+    """The optimizer keeps its step count on the CPU.
 
-    Adam, AdamW, RMSprop and their kin count steps in CPU tensors and turn the count into Python
-    numbers that their kernels take as arguments. A replay would apply the correction of the
-    captured step for ever, and torch refuses to capture such an optimizer.
+    Adam, AdamW, RMSprop and similar optimizers count steps in CPU tensors and pass numbers derived from
+    the count to their kernels. A replay would always apply the captured bias correction, so PyTorch
+    rejects the capture of such an optimizer.
 
-    There is no false alarm: torch raises an error at the first captured step.
+    This rule has no false alarms: PyTorch raises an error in the first captured step.
 
-    Make it `capturable=True`, which keeps the count on the device, and give the learning rate as a
-    tensor on the device, so that a scheduler still reaches it. Adafactor has no such form: leave its
-    `step()` outside the captured part.
+    Construct the optimizer with `capturable=True`, which keeps the count on the GPU, and pass the
+    learning rate as a GPU tensor, so that a scheduler can change it. Adafactor has no `capturable`:
+    leave its `step()` outside the captured region.
     """
 
     id = "GD111"
@@ -43,7 +43,7 @@ class NonCapturableOptimizer(RecordingRule):
     )
     is_glue = True
     evidence = MEASURED
-    fix = 'Construct it with capturable=True and lr=torch.tensor(lr, device="cuda").'
+    fix = 'Construct the optimizer with capturable=True and lr=torch.tensor(lr, device="cuda").'
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         refused = list(_refused(recording))
@@ -109,13 +109,13 @@ def _refused(recording: Recording) -> Iterator[Hit]:
 
 def _text_without_form(class_name: str) -> str:
     return (
-        f"torch refuses to capture {class_name}'s step: it computes with numbers of the host, and "
-        "has no capturable=True that would change that."
+        f"PyTorch refuses to capture {class_name}'s step: it computes with Python numbers, and "
+        "has no capturable=True."
     )
 
 
 def _text(class_name: str) -> str:
     return (
-        f"{class_name} was constructed without capturable=True: torch refuses to capture its step, "
-        "because the step count lives on the host."
+        f"{class_name} keeps its step count on the CPU, because it was constructed without "
+        "`capturable=True`. PyTorch refuses to capture `optimizer.step()`."
     )

@@ -14,25 +14,22 @@ LITTLE_WAITING = 0.15
 
 
 class NotLaunchBound(Rule):
-    """The device's kernels, not their launches, set the pace.
+    """Kernels take longer than their launches.
 
-    A CUDA graph removes the time that the host takes to launch kernels. Here the kernels take so
-    long that the host is ahead of the device anyway, and a replay would take about as long as the
-    eager step.
+    A CUDA graph removes the time that the CPU takes to launch kernels. In this step the kernels run so
+    long that the CPU is ahead of the GPU anyway. A replay would take about as long as the eager step.
 
-    It is a false alarm where the host is slower, or busier, than the estimate assumes.
+    False alarm: the CPU is slower, or busier, than the estimate assumes.
 
-    Leave this step as it is. Larger kernels gain from fusion (`torch.compile`), lower precision or
-    better layouts; a smaller batch or a faster device may make the step launch-bound after all.
+    Leave the step as it is. Fusion (`torch.compile`), lower precision or better layouts make large
+    kernels faster. With a smaller batch or a faster GPU, the step can become launch-bound.
     """
 
     id = "GD301"
     name = "not-launch-bound"
     effect = "replay-is-slow"
     evidence = "documentation (NVIDIA, CUDA Graph Best Practice for PyTorch: quantitative benefits)"
-    fix = (
-        "Leave this step as it is; look for time in the kernels: fusion, lower precision, layouts."
-    )
+    fix = "Leave this step as it is, and make the kernels faster: fusion, lower precision, layouts."
     decided_by = "estimate"
 
     @staticmethod
@@ -63,9 +60,9 @@ def not_launch_bound(estimate: Estimate) -> Finding | None:
     if estimate.launch_bound_share.mid > LITTLE_WAITING:
         return None
     return NotLaunchBound.finding(
-        f"The device is busy for {_us(estimate.device_busy_us)} of the "
+        f"The GPU is busy for {_us(estimate.device_busy_us)} of the "
         f"{_us(estimate.eager_us)} that a step takes, and waits for launches for "
-        f"{estimate.launch_bound_share.mid:.0%} of it: a graph can hardly make it faster "
+        f"{estimate.launch_bound_share.mid:.0%} of it: a graph gains almost nothing "
         f"({estimate.basis} for {estimate.gpu}).",
         None,
     )

@@ -9,14 +9,14 @@ from graphdoctor.values.host_events import ObjectsExchanged
 class ObjectCollective(EventRule):
     """The step sends Python objects between ranks.
 
-    Over NCCL `broadcast_object_list`, `all_gather_object` and their kin pickle each object, copy its
-    bytes to the device, send them, and read them on the host. Each of the copies stops a capture.
+    With NCCL, `broadcast_object_list`, `all_gather_object` and similar calls pickle each object, copy
+    its bytes to the GPU, send them, and read them on the CPU. Each of these copies is rejected during
+    capture.
 
-    It is a false alarm where the call is not made in production, such as one that collects what
-    only a log needs.
+    False alarm: the call does not run in production, for example if it collects data for a log.
 
-    Send tensors, with a collective of tensors. What the host needs goes outside the step, or through
-    a group of `new_group(backend="gloo")`, and does not change from step to step.
+    Send tensors with a tensor collective. Move what the CPU needs outside the step, or send it through
+    a group of `new_group(backend="gloo")` if it is the same in every step.
     """
 
     id = "GD120"
@@ -29,7 +29,7 @@ class ObjectCollective(EventRule):
     )
     fix = "Send a tensor instead of an object, or move the call outside the step."
     event = ObjectsExchanged
-    says = " copies pickled objects to the device and reads them on the host."
+    says = " copies pickled objects to the GPU and reads them on the CPU."
 
     @staticmethod
     def bad() -> object:

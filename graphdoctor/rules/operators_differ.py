@@ -14,17 +14,16 @@ from graphdoctor.values.recording import Recording
 
 
 class OperatorsDiffer(RecordingRule):
-    """Iterations run different operators.
+    """Steps run different operators.
 
-    With inputs of the same shapes, one step ran operators that another did not: a counter, a flag
-    or another piece of state on the host decided it. A graph holds the operators of the step that
-    was captured, and replays them whatever the host's state has become.
+    With inputs of the same shapes, one step ran operators that another step did not: a counter, a flag
+    or other CPU state selected a branch. A replay always runs the captured operators, whatever that
+    state has become.
 
-    It is a false alarm where the difference is the last trace of initialisation, such as a cache
-    that is filled once and for all.
+    False alarm: the difference belongs to initialization, such as a cache that is filled only once.
 
-    Take the decision outside and capture one graph for each way, or let the device decide: keep the
-    counter in a tensor and choose with `torch.where`.
+    Move the branch outside the step and capture one graph per branch. Or keep the state on the GPU and
+    select with `torch.where`.
     """
 
     id = "GD201"
@@ -32,8 +31,8 @@ class OperatorsDiffer(RecordingRule):
     effect = "replay-is-wrong"
     evidence = MEASURED
     fix = (
-        "Decide outside the step and capture one graph for each way, or keep the state on the "
-        "device and choose with torch.where."
+        "Move the branch outside the step and capture one graph per branch. Or keep the state "
+        "on the GPU and select with torch.where."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -126,7 +125,7 @@ def _message(found: Found) -> str:
     if difference.branch is not None:
         where = place_words(op.location, difference.branch.location)
         return (
-            f"`{difference.branch.text}` took another path in iteration {other} than in iteration "
-            f"{index}: {first} on {where} ran in one and not in the other{after}."
+            f"`{difference.branch.text}` took different branches in steps {index} and {other}: "
+            f"{first} ({where}) ran in only one of them{after}."
         )
-    return f"{first} ran in iteration {index} and not in iteration {other}{after}."
+    return f"{first} ran in step {index} and not in step {other}{after}."

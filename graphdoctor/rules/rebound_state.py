@@ -19,15 +19,15 @@ from graphdoctor.values.recording import Recording
 class ReboundState(RecordingRule):
     """State is replaced by a new tensor in each step.
 
-    `self.ema = 0.9 * self.ema + 0.1 * x` makes a new tensor, at a new address, and the next step
-    reads it there. A graph holds the addresses of the step that was captured: each replay reads the
-    old tensor again, so that the state never advances. Gradients that a step leaves, and that the next one
-    adds to before it zeroes them, are such state too.
+    `self.ema = 0.9 * self.ema + 0.1 * x` allocates a new tensor at a new address, and the next step
+    reads the new tensor. Addresses are frozen at capture: each replay reads the old tensor, so the
+    state never advances. Gradients that a step leaves, and that the next step accumulates into before
+    it zeroes them, are such state too.
 
-    It is a false alarm where code outside the step copies the new tensor back to the old place.
+    False alarm: code outside the step copies the new tensor back to the old address.
 
-    Update the tensor in place: `self.ema.mul_(0.9).add_(x, alpha=0.1)`, or `self.h.copy_(h)`, with
-    the state registered as a buffer.
+    Update the tensor in place: `self.ema.mul_(0.9).add_(x, alpha=0.1)`, or `self.h.copy_(h)`, with the
+    state registered as a buffer.
     """
 
     id = "GD205"
@@ -35,7 +35,7 @@ class ReboundState(RecordingRule):
     effect = "replay-is-wrong"
     explains = ("GD202",)
     evidence = MEASURED
-    fix = "Update the tensor in place: buffer.copy_(new), or mul_ and add_ on it."
+    fix = "Update the tensor in place: buffer.copy_(new), or mul_ and add_ on the buffer."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for found in differences(recording):
@@ -98,14 +98,14 @@ def _fix_of_data(place: Location) -> str:
         return ""
     target, value = (ast.unparse(part) for part in (assigned.targets[0], assigned.value))
     return (
-        f"Copy instead of assigning: `{shortened(f'{target}.copy_({value})')}` on line {assigned.lineno}, since an "
-        "assignment to .data gives the parameter the memory of the new tensor."
+        f"Copy instead of assigning: `{shortened(f'{target}.copy_({value})')}` on line {assigned.lineno}: an "
+        "assignment to .data rebinds the parameter to the memory of the new tensor."
     )
 
 
 _ZERO = (
-    "Zero these gradients before this backward pass, so that it finds none to add to; or leave them where they are, "
-    "with zero_grad(set_to_none=False)."
+    "Zero these gradients before this backward pass. Or keep their memory with "
+    "zero_grad(set_to_none=False)."
 )
 
 
@@ -127,9 +127,9 @@ def _gradient_message(found: Found) -> str:
     external = found.difference.external
     assert external is not None
     return (
-        f"The backward pass adds to the gradient of {external.name.removesuffix(_GRADIENT)} that the step before left: "
-        "each step leaves it at another address, while a replay adds to memory that was given back, which may be"
-        " another tensor's by then."
+        f"The backward pass accumulates into the gradient of {external.name.removesuffix(_GRADIENT)} left by the "
+        "previous step. Eager reallocates that gradient every step. A replay writes to the captured address, which may"
+        " now belong to another tensor."
     )
 
 
@@ -141,13 +141,13 @@ def _message(found: Found) -> str:
     name = external.name or "a tensor from outside the step"
     if difference.maker is None:
         return (
-            f"{reads} reads {name}, a {tensor_words(use)}, at another address in another "
-            "iteration; a replay reads the captured one."
+            f"{reads} reads {name}, a {tensor_words(use)}, at different addresses in different "
+            "steps. A replay reads the captured address."
         )
     maker = difference.maker
     where = place_words(difference.op.location, maker.location)
     at = "" if difference.op.location == maker.location or not where else f" on {where}"
     return (
-        f"{operator_words(maker)} makes a new {tensor_words(use)} here, which {reads}{at} reads "
-        "in the next step: each time at another address, while a replay reads the captured one."
+        f"{operator_words(maker)} allocates a new {tensor_words(use)} here, which {reads}{at} reads "
+        "in the next step. Its address changes every step, and a replay reads the captured address."
     )

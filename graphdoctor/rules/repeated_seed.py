@@ -13,13 +13,13 @@ _SEEDING = ("manual_seed()", "manual_seed_all()")
 
 
 class RepeatedSeed(RecordingRule):
-    """The device's random generator gets the same seed in every step.
+    """The GPU's random generator gets the same seed in every step.
 
-    Eager then draws the same numbers in each step. torch captures the call, since it leaves the
-    seed as it is, but only the kernels are in the graph: a replay takes up the generator where it
-    stands and draws new numbers each time.
+    Eager draws the same numbers in each step. PyTorch captures the call, because the seed does not
+    change, but the graph contains only the kernels: a replay continues from the generator's current
+    offset and draws new numbers.
 
-    It is a false alarm where new numbers are welcome too.
+    False alarm: new numbers are welcome.
 
     Draw the numbers that must repeat once, before the step, and keep them in a tensor.
     """
@@ -28,7 +28,7 @@ class RepeatedSeed(RecordingRule):
     name = "repeated-seed"
     effect = "replay-is-wrong"
     evidence = MEASURED
-    fix = "Draw what must repeat once, before the step, and keep it in a tensor."
+    fix = "Draw the numbers that must repeat once, before the step, and keep them in a tensor."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
@@ -74,6 +74,6 @@ def _draws_after(event: RngState, iteration: Iteration) -> str:
 
 def _message(event: RngState, drawn: str) -> str:
     return (
-        f"{event.name} sets the same seed in every step, so that {drawn} repeats its numbers in "
-        "eager; a replay draws new ones."
+        f"{event.name} sets the same seed in every step: {drawn} repeats its numbers in eager, and a "
+        "replay draws new numbers."
     )

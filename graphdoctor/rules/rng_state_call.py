@@ -12,18 +12,18 @@ from graphdoctor.values.recording import Iteration, Recording
 
 
 class RngStateCall(RecordingRule):
-    """The step reseeds the device's random generator.
+    """The step reseeds the GPU's random generator.
 
-    A captured graph has the seed of its capture; only how far the generator has advanced lives on
-    the device, so that each replay draws new numbers. torch refuses to capture `torch.manual_seed`
-    with another seed than the current one, a state with another seed, and `torch.cuda.seed()`.
+    The seed is frozen at capture; only the offset of the generator is on the GPU, so each replay draws
+    new numbers. PyTorch rejects `torch.manual_seed` with another seed, a state with another seed, and
+    `torch.cuda.seed()` during capture.
 
-    It is a false alarm only for a seed that happens to change while it is recorded. A seed or state
-    that does not change the seed is captured, and so are reading the state and checkpointing with
-    `preserve_rng_state`; torch before 2.10 refuses those too, and then they are reported.
+    False alarm: the seed changes only in the recorded steps. A call that keeps the seed is captured,
+    and so are reading the state and checkpointing with `preserve_rng_state`. torch before 2.10 rejects
+    those too, and then they are reported.
 
-    Seed once, before the step. Draw what must repeat once, and keep it in a tensor. With an older
-    torch give checkpointing `preserve_rng_state=False` where it runs no dropout.
+    Seed once, before the step. Draw numbers that must repeat once, and keep them in a tensor. With an
+    older torch, pass `preserve_rng_state=False` to checkpointing of code without dropout.
     """
 
     id = "GD110"
@@ -32,8 +32,8 @@ class RngStateCall(RecordingRule):
     explains = ("GD101", "GD103", "GD104")
     evidence = f"{MEASURED}; the refusals before torch 2.10 are documentation (pytorch#162505)"
     fix = (
-        "Seed before the step, not in it; with torch before 2.10 give torch.utils.checkpoint "
-        "preserve_rng_state=False where the checkpointed part draws no random numbers."
+        "Seed before the step. With torch before 2.10, pass preserve_rng_state=False to "
+        "torch.utils.checkpoint if the checkpointed code draws no random numbers."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -74,7 +74,7 @@ class RngStateCall(RecordingRule):
 
 
 def _message(event: RngState) -> str:
-    return f"{event.name} is refused in a capture: {event.refusal.rstrip('.')}."
+    return f"PyTorch refuses {event.name} during capture: {event.refusal.rstrip('.')}."
 
 
 def _in_backward(event: RngState, iteration: Iteration) -> bool:

@@ -14,18 +14,18 @@ from graphdoctor.values.recording import Op, Recording
 
 
 class ScalarsDiffer(RecordingRule):
-    """A number that an operator receives changes between iterations.
+    """A number that an operator receives changes between steps.
 
-    A Python number that takes part in a computation travels as an argument of the kernel, and a
-    graph keeps the arguments of the step that was captured: a loss weight, a temperature, a
-    position or a bias correction that changes from step to step keeps its captured value for ever.
+    A Python number is passed to the kernel as an argument, and kernel arguments are frozen at capture.
+    A loss weight, a temperature, a position or a bias correction that changes from step to step keeps
+    its captured value.
 
-    So does the bias correction of an optimizer that counts its steps on the host.
+    The bias correction of an optimizer that counts its steps on the CPU is such a number.
 
-    It is a false alarm where the number settles after the recorded iterations.
+    False alarm: the number becomes constant after the recorded steps.
 
-    Keep the number in a 0-d tensor on the device: update it inside the step
-    (`self.scale.mul_(0.99)`), or fill it before each replay (`scale.fill_(value)`).
+    Keep the number in a 0-d GPU tensor. Update it inside the step (`self.scale.mul_(0.99)`), or fill it
+    before each replay (`scale.fill_(value)`).
     """
 
     id = "GD203"
@@ -33,8 +33,8 @@ class ScalarsDiffer(RecordingRule):
     effect = "replay-is-wrong"
     evidence = MEASURED
     fix = (
-        "Keep the number in a 0-d tensor on the device; update it in place inside the step, or "
-        "fill_ it before each replay."
+        "Keep the number in a 0-d GPU tensor. Update it in place inside the step, or fill_ it "
+        "before each replay."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -111,8 +111,8 @@ def _message(group: Sequence[Found]) -> str:
     values = [value_words(change.before)]
     values += [value_words(found.difference.changes[0].after) for found in group]
     followers = max(found.difference.followers for found in group)
-    after = f" (and {count_text(followers, 'operator')} after it)" if followers else ""
+    after = f" This also explains {count_text(followers, 'later difference')}." if followers else ""
     return (
-        f"{operator_words(first.op)} receives {listed(values)} as {change.argument}; a replay "
-        f"keeps the value of the captured step{after}."
+        f"{change.argument[0].upper()}{change.argument[1:]} of {operator_words(first.op)} changes between steps "
+        f"({listed(values)}) and is frozen at capture.{after}"
     )

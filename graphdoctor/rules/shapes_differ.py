@@ -13,15 +13,15 @@ from graphdoctor.values.recording import Recording
 
 
 class ShapesDiffer(RecordingRule):
-    """An operator's shapes change between iterations.
+    """An operator's shapes change between steps.
 
-    With inputs of the same shapes, a result came out larger or smaller than in another iteration:
-    its size came from state on the host. A graph holds the shapes of the step that was captured.
+    With inputs of the same shapes, a result had another size than in another step: CPU state determined
+    the size. Shapes are frozen at capture.
 
-    It is a false alarm where the sizes settle after the recorded iterations.
+    False alarm: the sizes become constant after the recorded steps.
 
-    Work at the full size and mask what is not in use, with the position kept in a tensor on the
-    device; or capture one graph for each size.
+    Work at the full size and mask the unused part, with the position in a GPU tensor. Or capture one
+    graph per size.
     """
 
     id = "GD202"
@@ -29,7 +29,7 @@ class ShapesDiffer(RecordingRule):
     effect = "replay-is-wrong"
     explains = ("GD203",)
     evidence = MEASURED
-    fix = "Work at one fixed size with a mask, or capture one graph for each size."
+    fix = "Work at one fixed size with a mask, or capture one graph per size."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for found in unexplained(recording):
@@ -83,6 +83,6 @@ def _message(found: Found) -> str:
         else ""
     )
     return (
-        f"{operator_words(difference.op)} made {old or 'nothing'} in iteration {found.first} and "
-        f"{new or 'nothing'} in iteration {found.second}, from inputs of the same shapes{after}."
+        f"{operator_words(difference.op)} returned {old or 'nothing'} in step {found.first} and "
+        f"{new or 'nothing'} in step {found.second}, from inputs of the same shapes{after}."
     )

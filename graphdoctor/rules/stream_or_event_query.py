@@ -7,23 +7,23 @@ from graphdoctor.values.host_events import Query
 
 
 class StreamOrEventQuery(EventRule):
-    """The step asks whether the device is done.
+    """The step queries whether the GPU is done.
 
-    `stream.query()` and `event.query()` answer at once, but the question makes no sense while a
-    graph is recorded, since nothing runs; CUDA refuses it, and the whole capture with it.
+    `stream.query()`, `event.query()` and `event.elapsed_time()` return at once, but nothing runs during
+    capture. CUDA rejects the query, and the capture fails.
 
-    It is a false alarm only where the question is not asked in production.
+    False alarm: the query does not run in production.
 
-    Ask around the step, after the replay. A captured step cannot react to the answer.
+    Query outside the step, after the replay. A captured step cannot react to the result.
     """
 
     id = "GD109"
     name = "stream-or-event-query"
     effect = "capture-fails"
     evidence = MEASURED
-    fix = "Ask outside the step, after the replay."
+    fix = "Query outside the step, after the replay."
     event = Query
-    says = " asks whether the device is done."
+    says = " queries whether the GPU is done."
 
     @staticmethod
     def bad() -> object:

@@ -12,17 +12,16 @@ from graphdoctor.values.recording import Recording
 
 
 class TensorFromPythonData(RecordingRule):
-    """A tensor on the device is built from Python data.
+    """A GPU tensor is built from Python data.
 
-    `torch.tensor([...], device="cuda")`, `torch.as_tensor`, `x.new_tensor` and the like make the
-    tensor on the host and copy it over, in every step. CUDA refuses the copy while a graph is
-    recorded.
+    `torch.tensor([...], device="cuda")`, `torch.as_tensor`, `x.new_tensor` and similar calls build the
+    tensor on the CPU and copy it to the GPU in every step. CUDA rejects the copy during capture.
 
-    There is hardly a false alarm: even a single number takes this way.
+    False alarms are rare: even a single number is copied.
 
     Build constants once, in `__init__`, and keep them with `register_buffer`. `torch.full`,
-    `torch.arange`, `torch.zeros` with `device=` fill the memory on the device and are safe. Numbers
-    that change from step to step belong in an input tensor.
+    `torch.arange` and `torch.zeros` with `device=` fill the memory on the GPU and are safe. Pass
+    numbers that change from step to step in an input tensor.
     """
 
     id = "GD105"
@@ -33,8 +32,8 @@ class TensorFromPythonData(RecordingRule):
     only_feeds_device = True
     evidence = MEASURED
     fix = (
-        "Build it once in __init__ as a buffer, or use torch.full, torch.arange or torch.zeros "
-        "with device=, which need no copy."
+        "Build the tensor once in __init__ as a buffer, or use torch.full, torch.arange or "
+        "torch.zeros with device=, which need no copy."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -43,8 +42,8 @@ class TensorFromPythonData(RecordingRule):
             for transfer, is_python_data in transfers(iteration.ops, on_gpu=on_gpu):
                 if is_python_data:
                     message = (
-                        f"A {tensor_words(transfer.source)} is built from Python data on the host, "
-                        "then copied to the device."
+                        f"A {tensor_words(transfer.source)} is built from Python data on the CPU, "
+                        "then copied to the GPU."
                     )
                     fix = for_python_data(transfer.op.location)
                     yield at_op(iteration.index, transfer.op, message, fix=fix)

@@ -15,14 +15,13 @@ from graphdoctor.values.recording import Recording
 class TensorPrinting(RecordingRule):
     """A tensor is printed or formatted inside the step.
 
-    `print(t)`, `f"{t}"`, `repr(t)` and a logger's arguments copy the tensor to the host and wait
-    for it. CUDA refuses that while a graph is recorded; and a replay runs no Python, so that
-    nothing would be printed anyway.
+    `print(t)`, `f"{t}"`, `repr(t)` and a logger's arguments copy the tensor to the CPU and wait for the
+    copy. CUDA rejects that host sync during capture. A replay runs no Python and prints nothing.
 
-    It is a false alarm only where the text is not made in production.
+    False alarm: the text is not formatted in production.
 
-    Print after the replay, outside the step: what the step returns holds the values of the last
-    replay. Format numbers from a copy that the host reads once in a while.
+    Print outside the step, after the replay: the returned tensors contain the values of the last
+    replay. Copy to the CPU only now and then.
     """
 
     id = "GD102"
@@ -37,13 +36,11 @@ class TensorPrinting(RecordingRule):
         yield from event_hits(
             recording,
             TensorRepr,
-            lambda event: f"{event.name} copies the values to the host and waits for them.",
+            lambda event: f"{event.name} copies the values to the CPU, which is a host sync.",
         )
         for read in host_reads(recording):
             if not read.flow.branches and is_formatting(read.op.location):
-                message = (
-                    f"The host waits for the value of a {tensor_words(read.use)}, to format it."
-                )
+                message = f"Formatting a {tensor_words(read.use)} is a host sync: the CPU waits for its value."
                 yield at_op(read.iteration, read.op, message)
 
     @staticmethod

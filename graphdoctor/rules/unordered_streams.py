@@ -14,15 +14,15 @@ from graphdoctor.values.recording import Iteration, Recording
 class UnorderedStreams(RecordingRule):
     """Streams are used without fork and join.
 
-    A capture holds the work of one stream, and of those that fork from it: that waited for it first.
-    CUDA refuses work on any other stream, a wait for work from before the capture, and the end of a
-    capture while a forked stream has work that nobody waited for.
+    A capture contains the work of one stream and of the streams that fork from it, which means that
+    they waited for it first. CUDA rejects work on any other stream, a wait for work from before the
+    capture, and the end of a capture while a forked stream has unjoined work.
 
-    It is a false alarm where the step is captured together with code around it that forks or joins.
+    False alarm: the step is captured together with surrounding code that forks or joins.
 
-    Fork with `side.wait_stream(torch.cuda.current_stream())` before the work on a side stream, and
-    join with `torch.cuda.current_stream().wait_stream(side)` after it, both inside the step. Wait
-    for earlier work, such as a prefetch, before the step.
+    Fork with `side.wait_stream(torch.cuda.current_stream())` before the work on a side stream, and join
+    with `torch.cuda.current_stream().wait_stream(side)` after it, both inside the step. Wait for
+    earlier work, such as a prefetch, before the step.
     """
 
     id = "GD116"
@@ -31,8 +31,8 @@ class UnorderedStreams(RecordingRule):
     evidence = MEASURED
     fix = (
         "Fork with side.wait_stream(torch.cuda.current_stream()) and join with "
-        "torch.cuda.current_stream().wait_stream(side), both inside the step; wait for earlier "
-        "work before it."
+        "torch.cuda.current_stream().wait_stream(side), both inside the step. Wait for "
+        "earlier work before the step."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -83,7 +83,7 @@ def _hit(iteration: Iteration, event: UnorderedWork) -> Hit:
 def _message(event: UnorderedWork) -> str:
     what = event.refusal.removeprefix("CUDA error: ")
     if "unjoined" in what:
-        return "Work on a side stream is waited for by no one before the step ends: unjoined work."
+        return "The step ends while a side stream has unjoined work."
     if "uncaptured" in what:
         return f"{event.name} waits for work from outside the step: {what}."
     return f"{event.name} runs on a stream that did not fork from the step's: {what}."

@@ -12,14 +12,14 @@ from graphdoctor.values.recording import Op, Opaque, Recording
 class UnregisteredGenerator(RecordingRule):
     """Random numbers are drawn from a generator other than the default one.
 
-    In a capture a generator keeps its state on the device, and torch prepares only the default one
-    for that. A draw from any other is refused: "Attempt to increase offset for a CUDA generator not
-    in capture mode".
+    During capture a generator keeps its state on the GPU, and PyTorch prepares only the default
+    generator. A draw from any other generator is rejected: "Attempt to increase offset for a CUDA
+    generator not in capture mode".
 
-    It is a false alarm where the code that captures registers the generator with its graph.
+    False alarm: the capturing code registers the generator with its graph.
 
     Draw from the default generator, or call `graph.register_generator_state(generator)` before the
-    capture begins.
+    capture.
     """
 
     id = "GD115"
@@ -61,4 +61,4 @@ class UnregisteredGenerator(RecordingRule):
 
 
 def _message(op: Op) -> str:
-    return f"{operator_words(op)} draws from a generator that was not registered with the graph."
+    return f"{operator_words(op)} draws from a generator that is not registered with the graph."

@@ -10,23 +10,22 @@ from graphdoctor.values.recording import Iteration, Leaf, Op, Recording, TensorU
 
 
 class VaryingInputShapes(RecordingRule):
-    """The inputs' shapes change between iterations.
+    """The inputs' shapes change between steps.
 
-    A graph holds the shapes of the step that was captured. A batch of another size, or sequences of
-    another length, cannot be copied into its input buffers, and its kernels would not look at them.
+    Shapes are frozen at capture. A batch of another size, or sequences of another length, cannot be
+    copied into the static input buffers, and the captured kernels would not read the rest.
 
-    It is a false alarm where only the last batch of an epoch is smaller, and can be dropped or
-    padded.
+    False alarm: only the last batch of an epoch is smaller, and you can drop or pad it.
 
-    Pad to a few fixed sizes (with a mask, so that padding does not change the result), and capture
-    one graph for each of them.
+    Pad to a few fixed sizes, with a mask that keeps the result unchanged, and capture one graph per
+    size.
     """
 
     id = "GD212"
     name = "varying-input-shapes"
     effect = "replay-is-wrong"
     evidence = MEASURED
-    fix = "Pad inputs to a few fixed sizes, with a mask, and capture one graph for each size."
+    fix = "Pad inputs to a few fixed sizes, with a mask, and capture one graph per size."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         shapes = _shapes(recording)
@@ -99,4 +98,4 @@ def _first_reader(iteration: Iteration, leaf: Leaf) -> Op | None:
 
 
 def _message(path: str, shapes: list[str]) -> str:
-    return f"{path} is {listed(shapes)} in the recorded iterations; a graph holds one shape."
+    return f"{path} is {listed(shapes)} in the recorded steps. Shapes are frozen at capture."

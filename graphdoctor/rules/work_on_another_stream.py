@@ -12,11 +12,11 @@ from graphdoctor.values.recording import Recording
 class WorkOnAnotherStream(RecordingRule):
     """Work goes to a stream that is not captured, and is missing from the graph.
 
-    A capture holds the work of one stream, and of those that fork from it. Work that needs no new
-    memory, on any other stream, runs at once while the graph is recorded, without an error; a
-    replay leaves it out. The default stream, chosen by name, is such a stream too.
+    A capture contains the work of one stream and of the streams that fork from it. Work on any other
+    stream that needs no new memory runs immediately during capture, without an error. A replay does not
+    run it. The default stream, selected by name, is such a stream too.
 
-    It is a false alarm where the work is meant to happen only once.
+    False alarm: the work should run only once.
 
     Fork with `side.wait_stream(torch.cuda.current_stream())` before the work, and join with
     `torch.cuda.current_stream().wait_stream(side)` after it.
@@ -27,8 +27,8 @@ class WorkOnAnotherStream(RecordingRule):
     effect = "replay-is-wrong"
     evidence = MEASURED
     fix = (
-        "Fork with side.wait_stream(torch.cuda.current_stream()) before the work, and join with "
-        "torch.cuda.current_stream().wait_stream(side) after it."
+        "Fork with side.wait_stream(torch.cuda.current_stream()) before the work, and join "
+        "with torch.cuda.current_stream().wait_stream(side) after it."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -36,8 +36,8 @@ class WorkOnAnotherStream(RecordingRule):
             for event in iteration.events_of(UnorderedWork):
                 if not event.refusal:
                     message = (
-                        f"{event.name} runs on a stream that did not fork from the step's: a "
-                        "capture leaves it out of the graph."
+                        f"{event.name} runs on a stream that did not fork from the step's stream: the "
+                        "graph does not contain it."
                     )
                     yield at_event(iteration.index, event, message)
 

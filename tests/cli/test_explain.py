@@ -41,7 +41,7 @@ def test_rule_is_found_by_id_or_name(wanted: str) -> None:
     [
         ("GD999", "did you mean GD"),
         ("host-raed", "did you mean GD101 host-read"),
-        ("sycnhro", "did you mean 'synchronises'?"),
+        ("sycnhro", "did you mean 'synchronizes'?"),
         ("nosuch", "`graphdoctor rules` lists all rules"),
         ("zzz", "`graphdoctor rules` lists all rules"),
         ("", "`graphdoctor rules` lists all rules"),

@@ -54,10 +54,10 @@ def test_what_the_program_still_holds_of_the_step_before_is_a_finding_with_its_n
     assert training.report is not None
     (found,) = (one for one in training.report.findings if one.rule == "GD117")
     assert (
-        "kept alive by `output` (image_training.py:42) and `loss` (image_training.py:43)"
+        "`output` (image_training.py:42) and `loss` (image_training.py:43) still reference that node"
         in found.message
     )
-    assert found.fix.startswith("Write `del output, loss` at the end of each step")
+    assert found.fix.startswith("Add `del output, loss` at the end of each step")
 
 
 @pytest.mark.gpu

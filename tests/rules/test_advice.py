@@ -351,13 +351,13 @@ def fixes_of(example: Example) -> dict[str, str]:
 def test_the_step_count_of_a_hand_written_optimizer_is_no_learning_rate() -> None:
     fixes = fixes_of(hand_written)
     assert set(fixes) == {"GD203"}
-    assert fixes["GD203"].startswith("Count the steps in a tensor on the device")
+    assert fixes["GD203"].startswith("Count the steps in a GPU tensor")
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 def test_a_rate_on_the_device_is_not_advised_where_the_optimizer_would_read_it() -> None:
     fixes = fixes_of(lambda: scheduled(lambda params: torch.optim.Muon(params, lr=0.1)))
-    assert fixes["GD204"].startswith("Call optimizer.step() outside the captured part")
+    assert fixes["GD204"].startswith("Call optimizer.step() outside the captured region")
     rate = torch.tensor(0.1)
     as_tensor = lambda: scheduled(lambda params: torch.optim.Muon(params, lr=rate.cuda()))  # noqa: E731
     assert "GD101" in fixes_of(as_tensor)
@@ -366,14 +366,14 @@ def test_a_rate_on_the_device_is_not_advised_where_the_optimizer_would_read_it()
 def test_capturable_is_not_advised_for_an_optimizer_that_has_no_such_form() -> None:
     fixes = fixes_of(lambda: scheduled(lambda params: torch.optim.Adafactor(params, lr=0.1)))
     assert set(fixes) == {"GD111"}
-    assert fixes["GD111"].startswith("Call optimizer.step() outside the captured part")
+    assert fixes["GD111"].startswith("Call optimizer.step() outside the captured region")
 
 
 def test_the_state_that_an_optimizer_of_torch_keeps_on_the_cpu_is_not_for_the_reader_to_move() -> (
     None
 ):
     fixes = fixes_of(lambda: scheduled(lambda params: torch.optim.Adagrad(params, lr=0.1)))
-    assert fixes["GD209"].startswith("Call optimizer.step() outside the captured part")
+    assert fixes["GD209"].startswith("Call optimizer.step() outside the captured region")
 
 
 PAIRS: list[tuple[str, Example, str, Example]] = [
@@ -398,7 +398,7 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
     ("GD106", positions, "torch.nonzero_static", positions_of_fixed_number),
     ("GD107", asserted, "torch._assert_async(condition)", asserted_on_device),
     ("GD107", raised, "torch._assert_async(condition)", asserted_on_device),
-    ("GD107", until_small, "a number of rounds", rounds),
+    ("GD107", until_small, "a fixed number of iterations", rounds),
     ("GD114", filled, "torch.where(mask, value, x)", chosen),
     ("GD114", inverse, "cholesky_ex", inverse_unchecked),
     ("GD114", histogram, "min= and max=", histogram_of_range),
@@ -409,7 +409,7 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
         "without sparse=True",
         lambda: embedding(sparse=False),
     ),
-    ("GD117", lambda: normed(let_go=False), "put its detach()", lambda: normed(let_go=True)),
+    ("GD117", lambda: normed(let_go=False), "with its detach()", lambda: normed(let_go=True)),
     ("GD117", lambda: normed(let_go=False), "torch.nn.utils.parametrizations", reparametrized),
 ]
 

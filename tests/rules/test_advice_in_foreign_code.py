@@ -100,7 +100,7 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
     (
         "GD101",
         lambda: trust_ratio(alpha=True),
-        "x.add_(scale * y): `alpha` is a Python number",
+        "`x.add_(scale * y)`. `alpha` takes a Python number",
         lambda: trust_ratio(alpha=False),
     ),
     ("GD101", larger, "torch.maximum(a, b)", larger_on_device),
@@ -135,7 +135,7 @@ def test_a_read_in_the_message_of_an_assert_leaves_the_assert_what_waits() -> No
 
 def test_a_tensor_that_is_taken_for_a_number_unasked_is_said_to_be() -> None:
     (found,) = diagnosed(lambda: trust_ratio(alpha=True)).findings
-    assert found.message.startswith("A tensor is taken as a Python number (aten._local_scalar")
+    assert found.message.startswith("Conversion of a tensor to a Python number (aten._local_scalar")
 
 
 LOOP = """\
@@ -152,7 +152,7 @@ def train(model, data):
 def test_a_variable_that_is_read_behind_the_loop_is_detached_and_not_deleted(tmp_path) -> None:
     file = tmp_path / "train.py"
     file.write_text(LOOP)
-    held = "a gradient's accumulation, kept alive by `loss` (train.py:4) and `out` (train.py:3)"
+    held = "`loss` (train.py:4) and `out` (train.py:3)"
     frames = (Location("/site-packages/accelerate/accelerator.py", 2861), Location(str(file), 5))
     fix = _fix(held, frames)
-    assert fix.startswith("Write `del out` and `loss = loss.detach()`, since line 6 reads it later")
+    assert fix.startswith("Add `del out` and `loss = loss.detach()`, because line 6 reads it,")

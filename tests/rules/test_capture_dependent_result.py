@@ -227,9 +227,9 @@ def test_whole_numbers_count_as_soon_as_they_differ() -> None:
 
 def test_the_message_names_the_question_the_operator_and_both_values() -> None:
     message = finding_of(another_number).message
-    assert "receives 3 as argument 2 in eager, and 2 while it is captured" in message
+    assert "receives 3 as argument 2 in eager, and 2 during capture" in message
     assert "torch.cuda.is_current_stream_capturing()" in message
-    assert "output then is not what eager computes:" in message
+    assert "output differs from eager:" in message
 
 
 def run(*, captured: bool, asks: bool = True) -> Iteration:

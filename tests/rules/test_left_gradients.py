@@ -36,7 +36,9 @@ def adversarial(*, zero_first: bool = False, to_none: bool = True) -> Any:
 def test_the_backward_pass_that_finds_them_is_named_with_what_to_zero() -> None:
     (finding,) = [one for one in adversarial().findings if one.effect == "replay-is-wrong"]
     assert finding.rule == "GD205"
-    assert "adds to the gradient of judges.bias that the step before left" in finding.message
+    assert (
+        "accumulates into the gradient of judges.bias left by the previous step" in finding.message
+    )
     assert "before this backward pass" in finding.fix
     with open(__file__) as file:
         assert "judges(made).mean().backward()" in file.readlines()[finding.location.line - 1]

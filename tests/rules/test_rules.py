@@ -264,7 +264,7 @@ def test_a_step_of_many_small_parts_is_fragmented() -> None:
     small = [region(name, worthwhile=False) for name in "ABC"]
     finding = fragmented(small)
     assert finding is not None
-    assert "3 parts" in finding.message
+    assert "3 regions" in finding.message
     assert "GD101" in finding.message
     large = [region(name, worthwhile=True) for name in "DEFG"]
     assert fragmented([*small, *large]) is None

@@ -105,7 +105,7 @@ PAIRS = [
         "x.t().coalesce()",
         lambda: graph_convolution(both=True),
     ),
-    (made_in_the_step, "Make it before the step, coalesced", made_before_the_step),
+    (made_in_the_step, "Create the tensor before the step, coalesced", made_before_the_step),
     (
         lambda: quantized_weights(as_float=False),
         "zero_point.float()",

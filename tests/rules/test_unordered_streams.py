@@ -15,7 +15,7 @@ from tests.support.builders import iteration, recording
     [
         (
             "CUDA error: unjoined work",
-            "Work on a side stream is waited for by no one before the step ends: unjoined work.",
+            "The step ends while a side stream has unjoined work.",
         ),
         (
             "CUDA error: uncaptured work",

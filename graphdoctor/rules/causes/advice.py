@@ -13,37 +13,37 @@ from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op
 
 NESTED = (
-    "Keep the padded tensor and a mask: nested tensors hold their sizes on the host. For "
+    "Keep the padded tensor and a mask: nested tensors keep their sizes on the CPU. For "
     "nn.TransformerEncoder with a padding mask, pass enable_nested_tensor=False."
 )
 _ELSEWHERE = (
-    "No form of it can be captured: call it outside the captured part, and not in every step if it "
-    "need not be."
+    "No variant of the operator can be captured: call it outside the captured region, and only in the "
+    "steps that need it."
 )
 _EX = (
-    "Use the form that does not check, such as torch.linalg.inv_ex, cholesky_ex, solve_ex or "
+    "Use the variant without a check, such as torch.linalg.inv_ex, cholesky_ex, solve_ex or "
     "lu_factor_ex, without check_errors."
 )
 _BOUNDS = (
-    "Give the bounds as Python numbers, or scale: low + (high - low) * torch.linspace(0, 1, n, "
+    "Pass the bounds as Python numbers, or scale: low + (high - low) * torch.linspace(0, 1, n, "
     'device="cuda").'
 )
 
-_DENSE = "Keep it dense, with a mask: the size of a sparse result must be known on the host."
+_DENSE = "Keep the tensor dense, with a mask: the CPU must know the size of a sparse result."
 _BY_ROWS = (
-    "Make it before the step, compressed by rows: x.t().to_sparse_csr() for its transpose. A backward "
-    "pass takes the transpose too: multiply in a torch.autograd.Function that is given both."
+    "Create the tensor before the step, compressed by rows: x.t().to_sparse_csr() for its transpose. The "
+    "backward pass multiplies with the transpose: use a torch.autograd.Function that takes both."
 )
 _COALESCED = (
-    "Make it before the step, coalesced: x.coalesce(), and x.t().coalesce() for its transpose. A backward "
-    "pass takes the transpose too: multiply in a torch.autograd.Function that is given both."
+    "Create the tensor before the step, coalesced: x.coalesce(), and x.t().coalesce() for its transpose. The "
+    "backward pass multiplies with the transpose: use a torch.autograd.Function that takes both."
 )
 
 # By the operator's name without its overload.
 _WAITS: Mapping[str, str] = {
     "_coalesce": (
-        "Let gradients be dense: nn.Embedding without sparse=True, and Adam with capturable=True for "
-        "SparseAdam; coalesce other sparse tensors before the step."
+        "Use dense gradients: nn.Embedding without sparse=True, and Adam with capturable=True instead of "
+        "SparseAdam. Coalesce other sparse tensors before the step."
     ),
     "_sparse_sparse_matmul": _DENSE,
     "_sparse_softmax": _DENSE,
@@ -53,7 +53,7 @@ _WAITS: Mapping[str, str] = {
         "Observe weights per tensor: a qconfig with torch.ao.quantization.default_fused_wt_fake_quant."
     ),
     "fake_quantize_per_channel_affine_cachemask": (
-        "Give the zero points as float32, which are not checked: zero_point.float()."
+        "Pass the zero points as float32, which are not checked: zero_point.float()."
     ),
     **dict.fromkeys(
         (
@@ -61,31 +61,31 @@ _WAITS: Mapping[str, str] = {
             "_fake_quantize_learnable_per_channel_affine_backward", "quantize_per_tensor",
             "_fake_quantize_learnable_per_tensor_affine_backward", "quantize_per_tensor_dynamic",
         ),
-        "Write it out: (x / scale + zero_point).round().clamp(low, high), whose scale stays on the device.",
+        "Write the formula: (x / scale + zero_point).round().clamp(low, high), which keeps scale on the GPU.",
     ),
-    "_ctc_loss": "Compute this loss outside the captured part: its kernels take lengths from the host.",
-    "_ctc_loss_backward": "Compute this loss outside the captured part: its kernels take lengths from the host.",
-    "_grouped_mm": "Give it bfloat16, which has a kernel of its own.",
+    "_ctc_loss": "Compute this loss outside the captured region: its kernels copy lengths from the CPU.",
+    "_ctc_loss_backward": "Compute this loss outside the captured region: its kernels copy lengths from the CPU.",
+    "_grouped_mm": "Pass bfloat16, which has its own kernel.",
     "_linalg_check_errors": _EX,
     "_linalg_solve_ex": _EX,
     "cholesky": "Use torch.linalg.cholesky_ex(x).L, which does not check.",
     "cholesky_inverse": "Invert with torch.linalg.solve_triangular, which takes batches.",
     "cholesky_solve": "Solve twice with torch.linalg.solve_triangular, which takes batches.",
-    "histc": "Give histc the range: min= and max=, as Python numbers.",
-    "index_fill": "Use x.index_copy, which takes values on the device: one for each index, expanded.",
-    "index_fill_": "Use x.index_copy_, which takes values on the device: one for each index, expanded.",
+    "histc": "Pass min= and max= to histc, as Python numbers.",
+    "index_fill": "Use x.index_copy, which takes values on the GPU: one for each index, expanded.",
+    "index_fill_": "Use x.index_copy_, which takes values on the GPU: one for each index, expanded.",
     "isin": "Compare with every element: (x[..., None] == elements).any(-1).",
     "linalg_cholesky_ex": _EX,
     "linalg_inv_ex": _EX,
     "linalg_lu_factor_ex": _EX,
     "linspace": _BOUNDS,
     "logspace": _BOUNDS,
-    "masked_fill": "Use torch.where(mask, value, x), which takes a value on the device.",
-    "masked_fill_": "Use x.copy_(torch.where(mask, value, x)), which takes a value on the device.",
+    "masked_fill": "Use torch.where(mask, value, x), which takes a value on the GPU.",
+    "masked_fill_": "Use x.copy_(torch.where(mask, value, x)), which takes a value on the GPU.",
     "masked_scatter_backward": "Use torch.where with values of the full shape instead of masked_scatter.",
-    "normal": "Use mean + std * torch.randn_like(mean), which checks nothing.",
+    "normal": "Use mean + std * torch.randn_like(mean), which makes no check.",
     "searchsorted": "Sort the sequence instead of giving sorter=: sequence.gather(-1, sorter).",
-    "segment_reduce": "Pass unsafe=True, which leaves the check of the lengths out.",
+    "segment_reduce": "Pass unsafe=True, which skips the check of the lengths.",
     **dict.fromkeys(
         (
             "_linalg_eigh", "_linalg_eigvals", "_linalg_svd", "linalg_eig", "linalg_ldl_factor_ex",
@@ -95,13 +95,13 @@ _WAITS: Mapping[str, str] = {
     ),
 }  # fmt: skip
 LOGARITHMS = (
-    "Use cumsum of logarithms, torch.cumsum(x.log(), dim).exp(), for positive values; the backward of "
-    "prod and cumprod looks for zeros."
+    "Use cumsum of logarithms, torch.cumsum(x.log(), dim).exp(), for positive values. The backward of "
+    "prod and cumprod searches for zeros."
 )
 
 _SIZES: Mapping[str, str] = {
     "bincount": "Count into a tensor of fixed size: torch.zeros(n).scatter_add_(0, x, torch.ones(len(x))).",
-    "repeat_interleave": "Pass output_size=, the number of all repetitions, which must then be the same in each step.",
+    "repeat_interleave": "Pass output_size=, the total number of repetitions, which must be the same in each step.",
     "nonzero": (
         "Use torch.nonzero_static(x, size=n), or keep the full shape and mask the values: "
         "torch.where(mask, x, 0)."
@@ -114,33 +114,34 @@ _SIZES: Mapping[str, str] = {
 
 # By the function that is called on the line: what it checks, or asks for.
 _CALLS: Mapping[str, str] = {
-    "one_hot": "Give it the number of classes: F.one_hot(x, num_classes).",
-    "clip_grad_norm_": "Call it without error_if_nonfinite=True, whose check reads the norm.",
+    "one_hot": "Pass the number of classes: F.one_hot(x, num_classes).",
+    "clip_grad_norm_": "Call clip_grad_norm_ without error_if_nonfinite=True, whose check reads the norm.",
     "gaussian_nll_loss": (
-        "Write the loss out, 0.5 * (var.log() + (x - target) ** 2 / var): it reads whether a variance is negative."
+        "Write the formula, 0.5 * (var.log() + (x - target) ** 2 / var): gaussian_nll_loss reads whether a "
+        "variance is negative."
     ),
     **dict.fromkeys(
         ("cov", "corrcoef"),
-        "Write it out, x = x - x.mean(1, keepdim=True) and x @ x.T / (x.shape[1] - 1): it reads whether the "
-        "divisor is positive.",
+        "Write the formula, x = x - x.mean(1, keepdim=True) and x @ x.T / (x.shape[1] - 1): torch reads whether "
+        "the divisor is positive.",
     ),
-    "equal": "Compare on the device: (x == y).all(), a tensor that is read after the replay.",
-    "allclose": "Compare on the device: torch.isclose(x, y).all(), a tensor that is read after the replay.",
-    "istft": "Call it outside the captured part: it reads whether the window covers all of the signal.",
+    "equal": "Compare on the GPU: (x == y).all(). Read that tensor after the replay.",
+    "allclose": "Compare on the GPU: torch.isclose(x, y).all(). Read that tensor after the replay.",
+    "istft": "Call istft outside the captured region: it reads whether the window covers the whole signal.",
 }
 _INDEX = (
-    "Take it with x.index_select(0, i.view(1)), whose index stays on the device; a slice's bound must be "
-    "a Python number: keep the full size, and mask what is beyond."
+    "Use x.index_select(0, i.view(1)), which keeps the index on the GPU. The bound of a slice must be "
+    "a Python number: keep the full size, and mask the rest."
 )
-_ELEMENT = "Store a number with fill_, y[0, 0].fill_(1.0), or in a slice, y[0, :1] = 1.0."
+_ELEMENT = "Store a number with fill_, y[0, 0].fill_(1.0), or into a slice, y[0, :1] = 1.0."
 _SPARSE: Mapping[str, str] = {"uncoalesced": _COALESCED, "by-columns": _BY_ROWS}
 _NESTING = frozenset({"nested_tensor", "as_nested_tensor"})
 _READING = frozenset({"item", "tolist", "float", "int", "bool", "is_nonzero"})
 # What torch's operators take as a number only: a tensor that is given there is read.
 _FACTORS = frozenset({"alpha", "beta", "value"})
 _GREATEST: Mapping[str, str] = {
-    name: f"Choose on the device: torch.{name}imum(a, b), or clamp beside a number. Python's {name}() compares, and "
-    "reads which one it is."
+    name: f"Select on the GPU: torch.{name}imum(a, b), or clamp with a number. Python's {name}() is a host sync: it "
+    "reads the result of the comparison."
     for name in ("max", "min")
 }
 
@@ -166,8 +167,8 @@ def for_read(place: Location | None, *, is_truth: bool = False) -> str:
         return ""
     if factor := keyword_given(place, _FACTORS):
         return (
-            f"Multiply a tensor of this call by the value instead, x.add_(scale * y): `{factor}` is a Python number, "
-            "so that a tensor which is given there is read."
+            f"Multiply the tensor instead: `x.add_(scale * y)`. `{factor}` takes a Python number, so a GPU tensor "
+            f"passed as `{factor}` causes a host sync."
         )
     for name, fix in _CALLS.items():
         if written(place, frozenset({name}), frozenset({name})):
@@ -191,12 +192,12 @@ def for_copy(transfer: Transfer) -> str:
     stored = transfer.op.base_name not in ("index", "_unsafe_index")
     if stored and transfer.source is transfer.op.inputs[-1]:
         return (
-            "Store a tensor that is on the device, or the number with index_fill_, masked_fill_ or "
-            "torch.where, which take it as it is."
+            "Store a GPU tensor, or store the number with index_fill_, masked_fill_ or torch.where, which "
+            "make no copy."
         )
     return (
-        "Index with a slice, x[:, -1:] for x[:, [-1]], or with a tensor that is on the device already, "
-        "such as a buffer of the module."
+        "Index with a slice, x[:, -1:] instead of x[:, [-1]], or with a GPU tensor, such as a buffer of "
+        "the module."
     )
 
 
@@ -217,12 +218,12 @@ def for_branch(branch: Branch) -> str:
     """In the place of a branch that is no choice of two values."""
     if branch.kind == "assert" or (branch.raises and branch.orelse is None):
         return (
-            "Check on the device, torch._assert_async(condition), which takes the condition that must "
-            "hold; or check before the step, or after the replay."
+            "Check on the GPU with torch._assert_async(condition), which takes the condition that must "
+            "hold. Or check before the step, or after the replay."
         )
     if branch.kind in ("while", "for"):
         return (
-            "Run a number of rounds that is the same in each step, and choose with torch.where what a "
-            "round changes; or keep the loop in Python, around a captured round."
+            "Run a fixed number of iterations and select each update with torch.where. Or capture one "
+            "iteration and keep the loop in Python."
         )
     return ""

@@ -11,12 +11,12 @@ from graphdoctor.values.recording import OptimizerInfo, Recording
 _SCHEDULED = re.compile(r"\.param_groups\[\d+\]\.(lr|momentum|betas|weight_decay)\b")
 
 OUTSIDE = (
-    "Call optimizer.step() outside the captured part, after the replay, or take an optimizer with "
+    "Call optimizer.step() outside the captured region, after the replay, or use an optimizer with "
     "capturable=True, such as torch.optim.AdamW."
 )
 COUNTED = (
-    "Count the steps in a tensor on the device and compute the number from it, as torch.optim does "
-    "with capturable=True; or call optimizer.step() outside the captured part, after the replay."
+    "Count the steps in a GPU tensor and compute the number from it, as torch.optim does with "
+    "capturable=True. Or call optimizer.step() outside the captured region, after the replay."
 )
 
 

@@ -199,7 +199,7 @@ def _asked(cause: Difference, comparison: Comparison) -> str:
     if event is None:
         return ""
     place = place_words(event.location, cause.op.location)
-    return f" It asked {event.name} ({place})." if place else f" It asked {event.name}."
+    return f" It called {event.name} ({place})." if place else f" It called {event.name}."
 
 
 def _what(cause: Difference) -> str:
@@ -207,20 +207,20 @@ def _what(cause: Difference) -> str:
     name = operator_words(op)
     after = f" (and {count_text(cause.followers, 'operator')} after it)" if cause.followers else ""
     if cause.kind == "operators":
-        only = f"runs only {'in eager' if cause.after is None else 'while it is captured'}{after}."
+        only = f"runs only {'in eager' if cause.after is None else 'during capture'}{after}."
         if cause.branch is None:
             return f"{name} {only}"
         at = place_words(op.location, cause.branch.location)
         where = f"{name} on {at}" if at else name
-        return f"`{cause.branch.text}` takes another path while it is captured: {where} {only}"
+        return f"`{cause.branch.text}` takes another branch during capture: {where} {only}"
     if cause.changes:
         change = cause.changes[0]
         values = value_words(change.before), value_words(change.after)
         return (
-            f"{name} receives {values[0]} as {change.argument} in eager, and {values[1]} while it "
-            f"is captured{after}."
+            f"{name} receives {values[0]} as {change.argument} in eager, and {values[1]} during "
+            f"capture{after}."
         )
-    return f"{name} has operands of another shape while it is captured{after}."
+    return f"{name} has operands of another shape during capture{after}."
 
 
 class OtherResult(Struct, frozen=True):
@@ -232,11 +232,9 @@ class OtherResult(Struct, frozen=True):
 
     def sentence(self) -> str:
         if self.values is None:
-            return f"{self.captured.path} then has another size than in eager."
+            return f"{self.captured.path} has another size than in eager."
         was, now = self.values
-        return (
-            f"{self.captured.path} then is not what eager computes: {now:.4g} instead of {was:.4g}."
-        )
+        return f"{self.captured.path} differs from eager: {now:.4g} instead of {was:.4g}."
 
 
 def other_results(eager: Iteration, captured: Iteration) -> list[OtherResult]:

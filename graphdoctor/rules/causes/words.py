@@ -46,7 +46,7 @@ def value_words(value: Arg) -> str:
 
 
 def listed(values: Sequence[str]) -> str:
-    """Distinct values in order: "1.0, then 0.5, then 0.25"; long lists end in "..."."""
+    """Distinct values in order: "1.0, 0.5, 0.25"; long lists end in "..."."""
     distinct = list(dict.fromkeys(values))
     shown = distinct[:4] + (["..."] if len(distinct) > 4 else [])
-    return ", then ".join(shown)
+    return ", ".join(shown)

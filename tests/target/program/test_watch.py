@@ -155,7 +155,9 @@ for i in range(10):
     assert step.report is not None
     (found,) = (one for one in step.report.findings if one.rule == "GD117")
     assert found.location is not None and found.location.line == 11
-    assert "kept alive by `out` (program.py:8) and `loss` (program.py:9)" in found.message
+    assert (
+        "`out` (program.py:8) and `loss` (program.py:9) still reference that node" in found.message
+    )
     assert only(ran(tmp_path, f"{body}    del out, loss\n"))[2:] == ("safe", ())
 
 
