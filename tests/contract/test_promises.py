@@ -132,6 +132,30 @@ def queries_modes(self: Counting, x: torch.Tensor) -> torch.Tensor:
     return self.linear(x) if not deterministic else self.linear(x.contiguous())
 
 
+MODES: dict[str, Callable[[], object]] = {
+    "autocast": torch.is_autocast_enabled,
+    "grad": lambda: not torch.is_grad_enabled(),
+    "inference": torch.is_inference_mode_enabled,
+    "deterministic": torch.are_deterministic_algorithms_enabled,
+    "default dtype": lambda: torch.get_default_dtype() == torch.float64,
+    "precision": lambda: torch.get_float32_matmul_precision() == "high",
+    "attention backend": lambda: not torch.backends.cuda.flash_sdp_enabled(),
+    "stream": lambda: torch.cuda.current_stream() is None,
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_branch_on_one_of_torchs_modes_says_nothing(mode: str) -> None:
+    is_on = MODES[mode]
+
+    def forward(self: Counting, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x * 2) if is_on() else self.linear(x)
+
+    report = report_of(forward)
+    assert (report.verdict, report.findings) == ("safe", ()), report.reason
+    assert not any("Each step reads" in remark for remark in report.limits)
+
+
 @pytest.mark.parametrize("forward", [times_itself, queries_modes])
 def test_clocks_that_only_time_and_queries_of_torchs_modes_say_nothing(forward: Forward) -> None:
     report = report_of(forward)
@@ -214,3 +238,25 @@ def test_state_of_every_place_is_restored() -> None:
         model = Counting(forward).cuda()
         graphdoctor.analyze(model, torch.randn(4, 8, device="cuda"), strategies=())
         assert (model.calls, list(model.losses), held["buffer"].item()) == (0, [], 0.0)
+
+
+def test_an_optimizer_in_the_closure_of_gradient_hooks_is_restored() -> None:
+    model = nn.Linear(8, 8)
+    optimizers = {p: torch.optim.Adam([p], capturable=True) for p in model.parameters()}
+
+    def update(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()  # type: ignore[index]
+        parameter.grad = None
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss.detach()  # type: ignore[no-any-return]
+
+    graphdoctor.analyze(step, torch.randn(4, 8), device="emulated", strategies=(), iterations=3)
+    assert all(map(torch.equal, before, model.parameters()))
+    assert not any(optimizer.state for optimizer in optimizers.values())
