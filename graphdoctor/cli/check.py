@@ -34,6 +34,9 @@ _MOST_SUMMARY_CHARACTERS = 250_000  # GitHub takes 1 MiB a step; a character has
 class CheckCommand:
     """Fail if a model has a new finding, or lost what a graph could hold.
 
+    Checks targets: files with a function graphdoctor_target() that returns a model
+    and its inputs (`graphdoctor init` writes them).
+
     Compares with the baseline that `graphdoctor baseline` wrote, and with the
     budgets in [tool.graphdoctor] of pyproject.toml. Needs no GPU. Exits with 1 on
     a new finding or a regression.

@@ -186,8 +186,8 @@ def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
     found = discover(folder.resolve(), root=root, exclude=project.settings.exclude)
     if not found:
         raise UsageError(
-            f"no file in {folder} describes a model (see `graphdoctor analyze --help`);"
-            f" a file with a graphdoctor_target() function does{of_notebooks(folder)}"
+            f"no target in {folder}. A target is a file with a function graphdoctor_target() that returns a"
+            f" model and its inputs; `graphdoctor init` writes one{of_notebooks(folder)}"
         )
     if inside:
         return found

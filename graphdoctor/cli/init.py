@@ -21,8 +21,10 @@ _LONE_SHOWN = 5
 class InitCommand:
     """Look for models in a repository and write a target for each into its settings.
 
-    Writes [tool.graphdoctor] into pyproject.toml, or graphdoctor.toml where there
-    is none. Runs no code of the repository.
+    Writes [tool.graphdoctor] into pyproject.toml, or graphdoctor.toml if there is
+    none. If no file says what its inputs are, also writes graphdoctor_targets.py: a
+    target for each model, with guessed inputs on marked lines. Runs no code of the
+    repository.
     """
 
     name = "init"
@@ -44,15 +46,28 @@ class InitCommand:
         path, before = _place(root)
         found = discover(root, root=root)
         lone = lone_modules(root, root=root)
+        guessed = ""
+        if not found and lone:
+            from graphdoctor.check.settings.settings import TargetSettings
+            from graphdoctor.check.template import TEMPLATE_FILE, lone_models, template
+
+            models = [*lone_models(lone, root=root)]
+            guessed = template(models)
+            entries = [f"{TEMPLATE_FILE}:{model.function}" for model in models]
+            found = [TargetSettings(entry.partition(":")[2], entry) for entry in entries]
+            if (root / TEMPLATE_FILE).exists():
+                raise UsageError(f"{TEMPLATE_FILE} exists already; add targets to it by hand")
         if not found:
-            raise UsageError(_nothing_found(args.folder, lone))
+            raise UsageError(_nothing_found(args.folder))
         section = first_settings_toml(found, is_shared=path.name == "pyproject.toml")
         if args.dry_run:
-            show(section)
+            show(f"{guessed}\n{section}" if guessed else section)
             return 0
         check_writable(path)
+        if guessed:
+            save(guessed, root / TEMPLATE_FILE)
         save(_joined(before, section), path)
-        show(_next_steps(path, found, lone))
+        show(_guessed_steps(found) if guessed else _next_steps(path, found, lone))
         return 0
 
 
@@ -86,15 +101,20 @@ def _joined(before: str, section: str) -> str:
     return text.replace("\r\n", "\n").replace("\n", end)
 
 
-def _nothing_found(folder: Path, lone: list[tuple[str, str]]) -> str:
-    hint = ""
-    if lone:
-        named = ", ".join(f"{cls} in {path}" for path, cls in lone[:_LONE_SHOWN])
-        hint = f"; there are models without inputs ({visible(named)})"
+def _nothing_found(folder: Path) -> str:
     return (
-        f"no file in {folder} says what to check{hint}: write a function graphdoctor_target() that"
-        " returns a model and a tuple of its inputs"
-        f"{of_notebooks(folder)}"
+        f"no file in {folder} has a model: write a function graphdoctor_target() that returns a model"
+        f" and a tuple of its inputs{of_notebooks(folder)}"
+    )
+
+
+def _guessed_steps(found: list[TargetSettings]) -> str:
+    """What to do with a template."""
+    file, _, name = found[0].entry.partition(":")
+    return (
+        f"{file}: check the lines that are marked FILL IN; the inputs are guesses.\n"
+        + "".join(f"  {visible(target.entry)}\n" for target in found)
+        + f"\nNext: `graphdoctor analyze {file}:{visible(name)}` tries one of them.\n"
     )
 
 
@@ -104,7 +124,7 @@ def _next_steps(path: Path, found: list[TargetSettings], lone: list[tuple[str, s
     lines = [f"{path.name}: {count_text(len(found), 'target')}"]
     lines += [f"  {visible(target.entry)}" for target in found]
     if lone:
-        lines += ["", "Models that do not describe their inputs, and are left out:"]
+        lines += ["", "Left out, because no function graphdoctor_target() gives their inputs:"]
         lines += [f"  {visible(file)}: {visible(cls)}" for file, cls in lone[:_LONE_SHOWN]]
         if lone[_LONE_SHOWN:]:
             lines.append(f"  and {len(lone) - _LONE_SHOWN} more")

@@ -30,7 +30,7 @@ class ReaderGone(Exception):
 
 def add_page_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that shows a report."""
-    parser.add_argument("--all", action="store_true", help="show every finding in full")
+    parser.add_argument("--all", action="store_true", help="show everything: reasons, regions, code, times, machine")
     parser.add_argument(
         "--frames", action="store_true", help="show every frame that led to a finding"
     )

@@ -85,7 +85,7 @@ def test_gpu_that_is_not_there_is_4(tmp_path: Path) -> None:
         ({}, (), "nothing to check"),
         ({}, ("gone.py",), "gone.py does not exist"),
         ({}, ("nothing",), "nothing is not a file, a folder or a target"),
-        ({"empty/x.py": "1"}, ("empty",), "no file in empty describes a model"),
+        ({"empty/x.py": "1"}, ("empty",), "no target in empty. A target is a file with"),
         ({"graphdoctor.toml": "targets = ['a.py', 'a.py']"}, (), "two targets named 'a'"),
         ({"graphdoctor.toml": "target = ['a.py']"}, (), "nearest known one is 'targets'"),
         ({"net.py": TINY}, ("net.py", "--report=sarif=no/such/r"), "there is no folder no/such"),

@@ -1,0 +1,84 @@
+"""`init` writes a target for models that lack inputs: with a guess, marked, that runs where it is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graphdoctor.check.template import TEMPLATE_FILE
+from graphdoctor.cli import main
+
+NET = """\
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Net(nn.Module):
+    def __init__(self, depth=2):
+        super().__init__()
+        self.first = nn.Linear(12, 16)
+        self.blocks = nn.Sequential(*(Block() for _ in range(depth)))
+
+    def forward(self, x, scale=1.0):
+        return self.blocks(self.first(x)) * scale
+
+
+class Words(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.table = nn.Embedding(100, width)
+
+    def forward(self, input_ids, attention_mask):
+        return self.table(input_ids) * attention_mask[..., None]
+"""
+
+
+def test_models_without_inputs_get_a_template_with_marked_guesses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == 0
+    said = capsys.readouterr().out
+    assert f"{TEMPLATE_FILE}: check the lines that are marked FILL IN" in said
+    text = (tmp_path / TEMPLATE_FILE).read_text()
+    assert "def net_net():" in text and "def net_words():" in text and "block" not in text
+    assert 'x = torch.randn(8, 12, device="cuda")  # FILL IN: a guess from forward(x)' in text
+    assert "Words(width=...).cuda().eval()  # FILL IN: the arguments of Words" in text
+    assert "input_ids = torch.randint(0, 100, (2, 128)" in text
+    settings = (tmp_path / "graphdoctor.toml").read_text()
+    assert f'"{TEMPLATE_FILE}:net_net"' in settings and f'"{TEMPLATE_FILE}:net_words"' in settings
+    assert main(["analyze", f"{TEMPLATE_FILE}:net_net", "--strategies", "none"]) == 0
+    assert capsys.readouterr().out.startswith("SAFE")
+
+
+def test_an_existing_template_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / TEMPLATE_FILE).write_text("# mine\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == 2
+    assert f"{TEMPLATE_FILE} exists already" in capsys.readouterr().err
+    assert (tmp_path / TEMPLATE_FILE).read_text() == "# mine\n"
+
+
+def test_a_dry_run_prints_both_files_and_writes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "def net_net():" in said and "[[" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["net.py"]
