@@ -30,7 +30,9 @@ class ReaderGone(Exception):
 
 def add_page_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that shows a report."""
-    parser.add_argument("--all", action="store_true", help="show everything: reasons, regions, code, times, machine")
+    parser.add_argument(
+        "--all", action="store_true", help="show everything: reasons, regions, code, times, machine"
+    )
     parser.add_argument(
         "--frames", action="store_true", help="show every frame that led to a finding"
     )

@@ -259,12 +259,16 @@ def test_long_code_line_is_cut_off_visibly() -> None:
 
 
 def test_a_wrong_replay_is_an_error_with_tensor_size_and_line() -> None:
-    page = render(change(PARTLY_SAFE, captures=(WRONG,), recommendation=None), Look(base=BASE))
+    wrong = change(SAFE, captures=(WRONG,), measurement=None, estimate=ESTIMATE)
+    page = render(wrong, Look(base=BASE))
     words = " ".join(page.split())
     assert "error: a replay of the whole step differs from eager --> models/branch.py:58" in words
     assert "model.head.weight first differs in replay 2, by up to 0.0041" in words
     assert "written by aten.add_.Tensor at models/branch.py:58" in words
     assert "now none: the replay differs from eager" in words
+    explained = render(change(PARTLY_SAFE, captures=(WRONG,), recommendation=None), Look())
+    assert "a replay of the whole step differs" not in explained
+    assert now_of(change(PARTLY_SAFE, captures=(WRONG,))).startswith("2.4x (1.8x to 3.2x) with 1 ")
 
 
 def test_prediction_is_never_called_measured() -> None:

@@ -67,9 +67,14 @@ def write_findings(
 
 
 def write_wrong_replay(page: Page, report: Report, *, prefix: str = "") -> None:
-    """An error, if the whole step was captured and a replay differs from eager."""
+    """An error, if a replay of the whole step differs from eager and no finding says why."""
     whole = outcome_of_whole_step(report.captures)
-    if whole is None or whole.verification is None or whole.verification.status != "wrong":
+    if (
+        any(one.effect == "replay-is-wrong" for one in report.findings)
+        or whole is None
+        or whole.verification is None
+        or whole.verification.status != "wrong"
+    ):
         return
     differences = whole.verification.differences
     base = page.look.base

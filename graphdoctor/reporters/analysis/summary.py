@@ -122,8 +122,9 @@ def _now_without_strategies(report: Report) -> str:
     """Of the graph of the whole step, or of regions as graphs."""
     measured, estimate = report.measurement, report.estimate
     whole = outcome_of_whole_step(report.captures)
-    is_whole = whole is not None and whole.status == "captured"
-    if is_whole and whole is not None and is_wrong(whole):
+    paying = sum(region.worthwhile for region in report.regions)
+    is_whole = whole is not None and whole.status == "captured" and not is_wrong(whole)
+    if whole is not None and is_wrong(whole) and not paying:
         return "none: the replay differs from eager"
     if measured is not None:
         return f"{_measured(measured)} as one graph"
@@ -131,11 +132,10 @@ def _now_without_strategies(report: Report) -> str:
         return ""
     if is_whole or not report.regions:
         return f"{ratio_range(estimate.speedup)} as one graph"
-    paying = sum(region.worthwhile for region in report.regions)
     if not paying:
         return "none: no region is large enough to pay off"
-    noun = "region" if paying == 1 else "regions"
-    return f"{ratio_range(estimate.speedup)} with {paying} {noun} as graphs"
+    what = "1 region as a graph" if paying == 1 else f"{paying} regions as graphs"
+    return f"{ratio_range(estimate.speedup)} with {what}"
 
 
 def _measured(timed: Measurement) -> str:
