@@ -49,14 +49,13 @@ class RngStateCall(RecordingRule):
 
     @staticmethod
     def bad() -> object:
-        from itertools import count
-
         import torch
 
-        seeds = count(1)
+        seeds = [1]
 
         def step(x):
-            torch.cuda.manual_seed(next(seeds))  # <- GD110
+            seeds[0] += 1
+            torch.cuda.manual_seed(seeds[0])  # <- GD110
             return torch.nn.functional.dropout(x, 0.5)
 
         return step, (torch.randn(8, 16, device="cuda"),)

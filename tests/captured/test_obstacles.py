@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from graphdoctor.captured.obstacles import asking_paths, is_within, obstacles, written_kinds
+from graphdoctor.captured.obstacles import branching_paths, is_within, obstacles, written_kinds
 from graphdoctor.strategies.evidence import Studied
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.host_events import HostKind, PythonEvent
@@ -128,38 +128,31 @@ def test_a_module_is_within_itself_and_those_around_it(
     assert is_within(path, outer) is is_inside
 
 
-def asked(kind: HostKind, before: int, detail: str = "") -> Recording:
+def seen_on_host(kind: HostKind, before: int) -> Recording:
     """Of five operators, each in a module of its own; that of the last iteration count."""
     ops = [replace(RUNS, module=f"m{at}") for at in range(5)]
     other = [replace(RUNS, module="earlier")] * 5
     made = recording(iteration(other), iteration(ops))
-    return replace(made, host=(PythonEvent("asked", before, kind=kind, detail=detail),))
+    return replace(made, host=(PythonEvent("calls", before, kind=kind),))
 
 
 @pytest.mark.parametrize(
     ("before", "around"),
     [(0, {"m0"}), (1, {"m0", "m1"}), (2, {"m1", "m2"}), (4, {"m3", "m4"}), (5, {"m4"})],
 )
-def test_modules_beside_what_is_asked_are_those_that_may_be_told_otherwise(
-    before: int, around: set[str]
-) -> None:
-    assert asking_paths(asked("python-decision", before)) == around
+def test_modules_beside_a_branch_are_those_around_its_place(before: int, around: set[str]) -> None:
+    assert branching_paths(seen_on_host("state-branch", before)) == around
 
 
 @pytest.mark.parametrize(
-    ("kind", "detail", "counts"),
+    ("kind", "counts"),
     [
-        ("outside", "decides", True),
-        ("outside", "decides-as-set", False),
-        ("outside", "measures", False),
-        ("clock-decision", "", True),
-        ("running-iterator", "", True),
-        ("other-thread", "measures", True),
-        ("host-time", "", False),
-        ("python-state", "", False),
+        ("running-iterator", True),
+        ("outside", False),
+        ("other-thread", False),
+        ("host-time", False),
+        ("python-state", False),
     ],
 )
-def test_only_what_may_decide_and_no_guard_asks_for_counts(
-    kind: HostKind, detail: str, counts: bool
-) -> None:
-    assert asking_paths(asked(kind, 2, detail)) == ({"m1", "m2"} if counts else set())
+def test_only_a_branch_and_an_item_taken_count(kind: HostKind, counts: bool) -> None:
+    assert branching_paths(seen_on_host(kind, 2)) == ({"m1", "m2"} if counts else set())
