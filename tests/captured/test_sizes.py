@@ -163,7 +163,7 @@ class TestProof:
         [
             (Centred, "differs from eager's"),
             (Counting, "differs from eager's"),
-            (Total, "depends on the rows beside it"),
+            (Total, "depends on the other rows"),
         ],
     )
     def test_rows_that_see_each_other_are_not_padded(

@@ -130,7 +130,7 @@ def test_a_step_that_leaves_the_process_is_another_one() -> None:
         return False
 
     trials = Counting(is_other)
-    assert nearest(trials, trials.by(1)) == OtherStep(FAR[0] - 1, ELSEWHERE, True)
+    assert nearest(trials, trials.by(1)) == OtherStep(FAR[0] - 1, ELSEWHERE, True, branch=ELSEWHERE)
 
 
 def test_a_step_that_is_another_one_each_time_tells_nothing() -> None:

@@ -6,11 +6,9 @@ import contextlib
 import csv
 import os
 import pickle
-import queue
 import socket
 import sqlite3
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,12 +36,6 @@ def written(kind: str, folder: Path) -> tuple[Callable[[int], object], Callable[
     database.execute("create table seen (number)")
     one, other = socket.socketpair()
     other.setblocking(False)
-    waiting: queue.Queue[int] = queue.Queue()
-    got: list[int] = []
-    if kind == "thread":
-        threading.Thread(target=lambda: got.append(waiting.get()), daemon=True).start()
-        while not waiting.not_empty._waiters:  # type: ignore[attr-defined]
-            time.sleep(0.001)
 
     def received() -> bytes:
         try:

@@ -7,21 +7,15 @@ import collections
 import ctypes
 import decimal
 import enum
-import functools
 import gc
-import io
 import logging
 import os
 import signal
-import socket
 import sys
-import threading
-import time
 import types
 import uuid
 import weakref
 from collections.abc import Callable
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -150,25 +144,6 @@ def test_state_is_seen_and_decides(name: str) -> None:
         decimal.getcontext().prec = with_start[1]
 
 
-@functools.lru_cache(None)
-def cached() -> int:
-    return 1
-
-
-FLAG = threading.Event()
-TEXT = io.BytesIO(b"0" * 40 + b"1" * 1000)
-ENDS = socket.socketpair()
-
-
-HOUR = time.localtime().tm_hour
-BEGUN = monotonic()
-TOLD: dict[str, Callable[[], object]] = {
-    "an hour of the day": lambda: time.localtime().tm_hour == (HOUR + 5) % 24,
-    "by a name of its own": lambda: monotonic() - BEGUN > 3600,
-    "text": lambda: time.strftime("%H") == f"{(HOUR + 5) % 24:02}",
-}
-
-
 def test_a_random_name_is_a_draw() -> None:
     report = reported(lambda x: LINEAR(x) * (2.0 if uuid.uuid4().int % 97 == 5 else 1.0))
     assert "GD207" in {finding.rule for finding in report.findings}
@@ -185,11 +160,11 @@ def test_other_kernels_in_a_later_step_are_another_step() -> None:
         torch.set_float32_matmul_precision(levels[CALLS["n"]])
         return LINEAR(x)
 
-    assert reported(step).verdict == "unknown"
+    report = reported(step)
+    assert (report.verdict, [one.rule for one in report.findings]) == ("unsafe", ["GD217"])
 
 
-@pytest.mark.parametrize("ends", [SystemExit, KeyboardInterrupt])
-def test_a_step_that_ends_the_program_later_is_found_and_ends_no_analysis(ends: Any) -> None:
+def test_a_step_that_ends_the_program_later_is_found_and_ends_no_analysis() -> None:
     counted = types.SimpleNamespace(n=0)
 
     def rest() -> int:
@@ -198,12 +173,13 @@ def test_a_step_that_ends_the_program_later_is_found_and_ends_no_analysis(ends: 
     def step(x: torch.Tensor) -> torch.Tensor:
         counted.n += 1
         if not rest():
-            raise ends
+            raise SystemExit
         return LINEAR(x)
 
     report = reported(step)
-    assert report.verdict == "unknown"
-    assert "raise ends" in report.reason
+    (finding,) = report.findings
+    assert (report.verdict, finding.rule) == ("unsafe", "GD217")
+    assert "`if not rest():` differs after 97 more steps" in finding.message
 
 
 def test_what_a_trial_shows_is_seen_by_nobody(capfd: pytest.CaptureFixture[str]) -> None:

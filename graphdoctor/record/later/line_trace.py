@@ -58,9 +58,18 @@ class LineTrace:
     def _line(self, frame: FrameType, event: str, arg: object) -> Any:
         if event == "line":
             self.count += 1
-            if len(self.lines) < _MOST_KEPT:
-                self.lines.append((frame.f_code, frame.f_lineno))
+            self._keep(frame)
+        elif event == "return":  # the rest of the caller's line runs next, such as its branch
+            caller = frame.f_back
+            while caller is not None and is_machinery(caller.f_code.co_filename):
+                caller = caller.f_back
+            if caller is not None:
+                self._keep(caller)
         if self._most is not None and self.count > self._most:
             sys.settrace(None)
             raise LeavesStep(locate_from(frame).location)
         return self._line
+
+    def _keep(self, frame: FrameType) -> None:
+        if len(self.lines) < _MOST_KEPT:
+            self.lines.append((frame.f_code, frame.f_lineno))

@@ -98,9 +98,9 @@ def first_other_of(in_a_row: Iterator[Ran], usual: Ran, lines: LineTrace) -> Oth
                     return None
                 other = first_difference(usual, ran)
         except LeavesStep as left:
-            return OtherStep(steps, left.place, False, branch=left.place)
+            return OtherStep(steps, left.place, False, branch=lines.branch_to(seen) or left.place)
         except GraphDoctorError:  # it fails then
-            return OtherStep(steps, None, False)
+            return OtherStep(steps, None, False, branch=lines.branch_to(seen))
         if other is not None:
             branch = lines.branch_to(seen)
             return OtherStep(steps, other.location, False, other.index, branch)
@@ -131,7 +131,8 @@ class _Search:
             with bounded(self._lines) as seen:
                 ran = self._trials.moved(lambda: advance(self._trends, steps))
         except LeavesStep as left:
-            self.found, self.has_run = OtherStep(steps, left.place, is_far, branch=left.place), True
+            branch = self._lines.branch_to(seen) or left.place
+            self.found, self.has_run = OtherStep(steps, left.place, is_far, branch=branch), True
             return
         except GraphDoctorError:  # the state cannot be that
             return
