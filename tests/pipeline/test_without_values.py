@@ -116,7 +116,7 @@ def test_what_was_assumed_is_said_with_its_line() -> None:
         ("False", "if (x * 0).sum() > 0:"),
         ("true of every element", "return x[x > 0].sum() * (scale + 1)"),
     ]
-    page = REPORTERS["terminal"](report, Look())
+    page = REPORTERS["terminal"](report, Look(show_all=True))
     assert "Assumed       False at" in page
     assert "test_without_values.py" in page
 
@@ -203,7 +203,7 @@ def test_parts_that_could_be_captured_are_not_verified() -> None:
     assert report.verdict == "unknown"
     assert report.reason == (
         "1 finding blocks whole-step capture. The rest of the step is not"
-        " verified, because it ran without values."
+        " verified, because the step ran without values."
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 import torch
 from torch import nn
 
@@ -58,10 +56,11 @@ def s23_seed_in_the_step():
 
 
 def s23_another_seed_in_each_step():
-    seeds = count(1)
+    seeds = [1]
 
     def step(x):
-        torch.manual_seed(next(seeds))  # <- GD110
+        seeds[0] += 1
+        torch.manual_seed(seeds[0])  # <- GD110
         return x + torch.rand_like(x)
 
     return step, (data(),)

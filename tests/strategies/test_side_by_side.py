@@ -71,8 +71,8 @@ def test_a_report_has_a_row_for_each_and_recommends_the_fastest_that_was_verifie
     assert advice is not None
     assert (advice.strategy, advice.code) == ("fake", "fast = step\n")
     assert "prediction" in advice.sentence
-    assert "GD101" in advice.then
-    assert "is all that keeps the step from being one graph" in advice.then
+    assert advice.then.startswith("Only GD101 (test_side_by_side.py:")
+    assert "blocks whole-step capture" in advice.then
 
 
 def test_none_of_them_means_none(listed: Any) -> None:
