@@ -25,8 +25,7 @@ class StaticInputs:
         self.inputs = inputs
         self._loaded: Inputs | None = None
         self._values: list[torch.Tensor] = []
-        leaves = input_leaves(inputs).values()
-        self._copy = copy_into([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
+        self._copy = copy_into(())
 
     def load(self, fresh: Inputs) -> None:
         """Copy the values of `fresh` into place.
@@ -36,7 +35,9 @@ class StaticInputs:
         values of tensors.
         """
         if fresh is not self._loaded:
-            pairs = filter(None, _checked_pairs(self.inputs, fresh))
+            pairs = list(filter(None, _checked_pairs(self.inputs, fresh)))
+            # Not before: a cache among the inputs holds other tensors once it is restored.
+            self._copy = copy_into([static for static, _ in pairs])
             self._values = [values.detach() for _, values in pairs]
             self._loaded = fresh
         with torch.no_grad():
