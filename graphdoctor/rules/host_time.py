@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.differences import differences
-from graphdoctor.rules.causes.sources import host_value_hits, source_place, sources_of
+from graphdoctor.rules.causes.sources import host_hits, host_value_hits, source_place, sources_of
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule
 from graphdoctor.values.recording import Recording
 
@@ -30,6 +30,13 @@ class HostTime(RecordingRule):
     fix = "Read the clock outside the step, and pass the value as an input tensor."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
+        yield from host_hits(
+            recording,
+            "clock-branch",
+            lambda event: (
+                f"{event.detail}, because it depends on {event.name}. A replay reads no clock."
+            ),
+        )
         reaching = {
             source_place(found.source)
             for found in differences(recording)

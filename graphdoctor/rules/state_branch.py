@@ -40,7 +40,7 @@ class StateBranch(RecordingRule):
             recording,
             "state-branch",
             lambda event: (
-                f"{event.detail}, because each step changes {event.name}."
+                f"{event.detail}, because the step changes {event.name}."
                 " A replay always takes the captured branch."
             ),
         )

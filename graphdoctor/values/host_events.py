@@ -19,6 +19,7 @@ HostKind = Literal[
     "host-time",  # a clock was read
     "python-state",  # a line changed Python state, named by its path; the detail says from what to what
     "state-branch",  # a later step differs by the state of this name; the detail says where and when
+    "clock-branch",  # the step differs an hour later, by the clocks of this name; the detail says where
     "running-iterator",  # an iterator or a queue that outlives the step gave its next item
     "outside",  # the step read a file, a socket, a process or an environment variable
     "raises-later",  # the step fails with the error that is the name, after so many calls as the detail says

@@ -29,7 +29,8 @@ class Counting(nn.Module):
     def __init__(self, forward: Forward) -> None:
         super().__init__()
         self.linear = nn.Linear(8, 8)
-        self.calls, self.losses, self.is_warm = 0, deque[float](maxlen=20), False
+        self.calls, self.epochs, self.is_warm = 0, 0, False
+        self.losses = deque[float](maxlen=20)
         self._run = forward
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -82,6 +83,34 @@ def full_window(self: Counting, x: torch.Tensor) -> torch.Tensor:
     if len(self.losses) == 20:  # GD217
         x = x - 1
     return self.linear(x)
+
+
+def epoch(self: Counting, x: torch.Tensor) -> torch.Tensor:
+    if self.calls % 100 == 0:
+        self.epochs = self.epochs + 1
+    if self.epochs >= 10:  # GD217
+        x = x.relu()
+    return self.linear(x)
+
+
+BEGUN = time.monotonic()
+
+
+def waits(self: Counting, x: torch.Tensor) -> torch.Tensor:
+    if time.monotonic() > BEGUN + 3000:  # GD208
+        x = x.relu()
+    return self.linear(x)
+
+
+def test_a_branch_on_a_clock_is_a_finding_with_its_line() -> None:
+    (finding,) = (one for one in report_of(waits).findings if one.effect == "replay-is-wrong")
+    assert finding.rule == "GD208" and line_of(finding).endswith("# GD208")
+
+
+def test_a_branch_on_a_count_that_seldom_changes_is_a_finding_with_its_line() -> None:
+    (finding,) = (one for one in report_of(epoch).findings if one.effect == "replay-is-wrong")
+    assert finding.rule == "GD217" and line_of(finding).endswith("# GD217")
+    assert "differs in a later step" in finding.message
 
 
 @pytest.mark.parametrize("forward", [period, warmup, flag, schedule_table, full_window])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -42,3 +45,21 @@ def reads_numpy_clock(code: CodeType) -> bool:
     return "datetime64" in code.co_names and not _NOW_WORDS.isdisjoint(
         one for one in code.co_consts if isinstance(one, str)
     )
+
+
+@contextmanager
+def clocks_ahead(ahead_s: float) -> Iterator[None]:
+    """Let functions of the module `time` return a later time in this block."""
+    space, originals = vars(time), {}
+    for name in ("time", "monotonic", "perf_counter"):
+        for unit, factor in (("", 1.0), ("_ns", 1e9)):
+            originals[name + unit] = clock = space[name + unit]
+            space[name + unit] = partial(_later, clock, type(clock())(ahead_s * factor))
+    try:
+        yield
+    finally:
+        space.update(originals)
+
+
+def _later(clock: Callable[[], Any], ahead: Any) -> Any:
+    return clock() + ahead

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 
 from graphdoctor.device.observe.meeting import MEETING
+from graphdoctor.record.host.clocks import clocks_ahead
 from graphdoctor.record.host.host_events import SeenOfHost
+from graphdoctor.record.host.python_state import HostState
+from graphdoctor.record.later.bounded import bounded
 from graphdoctor.record.later.line_trace import LineTrace
-from graphdoctor.record.later.sameness import are_alike, ran
-from graphdoctor.record.later.search import OtherStep, first_other_step, nearest_other_step
-from graphdoctor.record.later.trends import moment, numbers_in, trends
+from graphdoctor.record.later.sameness import are_alike, first_difference, ran
+from graphdoctor.record.later.search import (
+    OtherStep,
+    first_other_step,
+    is_as_usual,
+    nearest_other_step,
+)
+from graphdoctor.record.later.side_effects import LeavesStep
+from graphdoctor.record.later.trends import Trend, advance, moment, numbers_in, trends
 from graphdoctor.record.later.trials import Trials
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.plain import inner_path
-from graphdoctor.values.errors import RaisesLater
+from graphdoctor.values.errors import GraphDoctorError, RaisesLater
 from graphdoctor.values.figures import count_text, names_text, shortened
-from graphdoctor.values.host_events import PythonEvent
+from graphdoctor.values.host_events import HostKind, PythonEvent
 from graphdoctor.values.recording import Iteration
 
 _MOST_NAMES = 3
+_SOME_TIME, _HOUR_S = "in a later step", 3600.0
 
 
 def with_later_steps(
@@ -38,8 +50,13 @@ def with_later_steps(
     alike = [ran(one.ops, one.externals) for one in captured if one.input_shapes == shapes]
     if MEETING.has_others or not session.device.has_values or not are_alike(alike):
         return
-    if seen.changing and (other := _other_step(Trials(session), seen)) is not None:
-        yield _state_branch(other, seen)
+    trials = Trials(session)
+    lines = _usual_lines(session)
+    clocks = sorted({event.name for event in seen.events if event.kind == "host-time"})
+    if clocks and (other := _an_hour_later(trials, lines)) is not None:
+        yield _branch("clock-branch", other, clocks, "an hour later")
+    if seen.changing:
+        yield from _at_later_steps(trials, seen.changing, lines)
 
 
 def _raises(error: RaisesLater) -> PythonEvent:
@@ -47,34 +64,98 @@ def _raises(error: RaisesLater) -> PythonEvent:
     return PythonEvent(what, kind="raises-later", detail=str(error.calls))
 
 
-def _other_step(trials: Trials, seen: SeenOfHost) -> OtherStep | None:
-    """The step is run with all that it changes set to later values, and then a few times in a row."""
-    session, names = trials.session, seen.changing
-    roots = session.target.roots
-    lines = LineTrace()
+def _at_later_steps(
+    trials: Trials, names: Sequence[str], lines: LineTrace
+) -> Iterator[PythonEvent]:
+    """The step is run with all that it changes set to later values, and then a few times in a row.
+
+    A later step may change state that usual steps leave alone, as a counter of epochs. Such state is set
+    to later values as well.
+    """
+    session, roots = trials.session, trials.session.target.roots
     with session.from_the_start(capturing=True):
         first, numbers = moment(roots, names), numbers_in(roots)
         session.call(session.inputs(0))
         second = moment(roots, names)
-        with lines.counted():
-            session.call(session.inputs(0))
+        session.call(session.inputs(0))
         found = trends(first, second, moment(roots, names))
-    other = nearest_other_step(trials, found, lines, numbers) if found else None
+    other, same = nearest_other_step(trials, found, lines, numbers)
+    if other is None:
+        for steps in same:
+            seldom = _seldom_changed(trials, found, steps, names, lines)
+            if not seldom:
+                continue
+            other, _ = nearest_other_step(trials, seldom, lines, numbers)
+            if other is not None:
+                paths = [inner_path(one.path) for one in seldom]
+                yield _branch("state-branch", other, paths, _SOME_TIME)
+                return
+        is_foreseen = not set(names).difference(trend.path for trend in found)
+        other = first_other_step(trials, lines, is_foreseen=is_foreseen)
     if other is not None:
-        return other
-    is_foreseen = not set(names).difference(trend.path for trend in found)
-    return first_other_step(trials, lines, is_foreseen=is_foreseen)
+        after = f"after {count_text(other.steps, 'more step')}"
+        paths = list(map(inner_path, names))
+        yield _branch("state-branch", other, paths, _SOME_TIME if other.is_far else after)
 
 
-def _state_branch(other: OtherStep, seen: SeenOfHost) -> PythonEvent:
+def _seldom_changed(
+    trials: Trials, found: Sequence[Trend], steps: int, names: Sequence[str], lines: LineTrace
+) -> list[Trend]:
+    """How state continues that the step changes only so many steps later, such as every hundredth time."""
+    session, roots = trials.session, trials.session.target.roots
+
+    def run() -> None:
+        advance(found, steps)
+        with bounded(lines):
+            session.call(session.inputs(0))
+
+    try:
+        with session.from_the_start(capturing=True):
+            before = HostState(roots, session.device.table)
+            run()
+            changes = before.changes(HostState(roots, session.device.table))
+        paths = {one.path for one in changes if one.kind != "rebound-tensor"}.difference(names)
+        if not paths:
+            return []
+        with session.from_the_start(capturing=True):
+            moments = [moment(roots, paths)]
+            for _ in range(2):
+                run()
+                moments.append(moment(roots, paths))
+            return trends(*moments)
+    except (LeavesStep, GraphDoctorError):
+        return []
+
+
+def _an_hour_later(trials: Trials, lines: LineTrace) -> OtherStep | None:
+    """The step with Python's clocks set an hour ahead."""
+    try:
+        with ExitStack() as stack, bounded(lines) as seen:
+            ran_later = trials.moved(partial(stack.enter_context, clocks_ahead(_HOUR_S)))
+    except LeavesStep as left:
+        return OtherStep(0, left.place, True, branch=left.place)
+    except GraphDoctorError:
+        return None
+    other = first_difference(trials.usual, ran_later)
+    if other is None or not is_as_usual(trials, lines):
+        return None
+    return OtherStep(0, other.location, True, other.index, lines.branch_to(seen))
+
+
+def _usual_lines(session: Session) -> LineTrace:
+    lines = LineTrace()
+    with session.from_the_start(capturing=True), lines.counted():
+        session.call(session.inputs(0))
+    return lines
+
+
+def _branch(kind: HostKind, other: OtherStep, names: Sequence[str], when: str) -> PythonEvent:
     place = other.branch or other.place
-    line = linecache.getline(place.file, place.line).strip() if place is not None else ""
-    when = "in a later step" if other.is_far else f"after {count_text(other.steps, 'more step')}"
+    line = linecache.getline(place.file, place.line).partition("#")[0].strip() if place else ""
     code = f"`{shortened(line)}` differs" if line else "The step differs"
-    names = names_text(tuple(dict.fromkeys(map(inner_path, seen.changing))), most=_MOST_NAMES)
     return PythonEvent(
-        names,
-        kind="state-branch",
+        names_text(tuple(dict.fromkeys(names)), most=_MOST_NAMES),
+        kind=kind,
         op_index=other.op_index,
         location=place,
         detail=f"{code} {when}",

@@ -51,10 +51,11 @@ class OtherStep(NamedTuple):
 
 def nearest_other_step(
     trials: Trials, trends: Sequence[Trend], lines: LineTrace, numbers: Sequence[int]
-) -> OtherStep | None:
+) -> tuple[OtherStep | None, list[int]]:
     """The nearest of some later steps that issues other operators, shapes or numbers; None: all are as usual.
 
-    `lines` are those of a usual step, `numbers` what its state may be compared with.
+    `lines` are those of a usual step, `numbers` what its state may be compared with. The list has the
+    later steps that issue the same.
     """
     runs = min(_MOST_RUNS, _MOST_OPERATORS // max(1, len(trials.usual.ops)))
     search = _Search(trials, trends, lines)
@@ -67,7 +68,8 @@ def nearest_other_step(
     near = _near(trends, _in_turn(constants(lines.codes, names), numbers))
     for steps in sorted(near[:runs]):
         search.look(steps, is_far=False)
-    return search.found if search.found is not None and is_as_usual(trials, lines) else None
+    is_found = search.found is not None and is_as_usual(trials, lines)
+    return search.found if is_found else None, search.same
 
 
 def runs_of(usual: Ran) -> int:
@@ -122,6 +124,7 @@ class _Search:
     def __init__(self, trials: Trials, trends: Sequence[Trend], lines: LineTrace) -> None:
         self._trials, self._trends, self._lines = trials, trends, lines
         self.found: OtherStep | None = None
+        self.same: list[int] = []
         self.has_run = False  # in some later state; else the step failed in all of them
 
     def look(self, steps: int, *, is_far: bool) -> None:
@@ -141,6 +144,8 @@ class _Search:
         if other is not None:
             branch = self._lines.branch_to(seen)
             self.found = OtherStep(steps, other.location, is_far, other.index, branch)
+        else:
+            self.same.append(steps)
 
 
 def constants(codes: Iterable[CodeType], names: Set[str]) -> list[int]:
