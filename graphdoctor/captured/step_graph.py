@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -80,6 +81,8 @@ class StepGraph:
         # Optimizers have a guard of their own; schedules and scalers run outside, or keep their state on the GPU.
         apart = [v for _, v, _ in Walk(target.roots) if isinstance(v, _GUARDED_APART)]
         roots = {n: r for n, r in target.roots.items() if not isinstance(r, _GUARDED_APART)}
+        # The target's step is a wrapper: the variables to watch are those of the functions that it wraps.
+        roots |= {f"step of {n}": each for n, r in roots.items() for each in _wrapped_by(r)}
         self._guard = Guard(roots, without=apart)
         if memory_of(given) & memory_of(state.values()):
             raise Unwatchable("an argument of the step is a tensor of its state")
@@ -139,6 +142,17 @@ def _gradients_left(
     for path, tensor in state.items():
         if tensor.requires_grad and tensor.is_leaf and not path.endswith(_GRAD):
             yield tensor, left.get(path + _GRAD)
+
+
+def _wrapped_by(step: object) -> Iterator[FunctionType]:
+    """The functions that `functools.wraps` says a function wraps, outermost first."""
+    inner = getattr(step, "__wrapped__", None) if isinstance(step, FunctionType) else None
+    while inner is not None:
+        function = inner.__func__ if isinstance(inner, MethodType) else inner
+        if not isinstance(function, FunctionType):
+            return
+        yield function
+        inner = getattr(function, "__wrapped__", None)
 
 
 def _rebound(left: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]) -> Iterator[str]:
