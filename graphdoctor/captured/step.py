@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,13 @@ from graphdoctor.captured.step_optimizers import (
     make_capturable,
     optimizers_in,
     scalers_in,
+)
+from graphdoctor.captured.step_python import (
+    CodeSeen,
+    PythonPart,
+    Seen,
+    Unsupported,
+    python_part,
 )
 from graphdoctor.captured.study import alone, watched_device
 from graphdoctor.device.emulated import EmulationLimit, entered
@@ -59,7 +67,10 @@ _ONLY_FORWARD = (
     "it returns a tensor that requires gradients and runs no backward pass: call backward() inside the step,"
     " or capture the model"
 )
-Key = tuple[object, ...]
+_READS_SCHEDULE = (
+    "the step reads the progress of a learning rate schedule: move `get_last_lr()` after the step"
+)
+Key = tuple[Hashable, Hashable]  # of the call, and of the gradients that it finds
 
 
 class CapturedStep:
@@ -97,6 +108,9 @@ class CapturedStep:
         self._pool: Pool | None = None
         self._last: StepGraph | None = None
         self._gradients = StartingGradients(())
+        self._python: PythonPart | None = None
+        self._why_no_python = ""
+        self._code_seen = CodeSeen()
         register(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
@@ -143,22 +157,49 @@ class CapturedStep:
                 return self._eager(reason, args, kwargs)
             self._prepare(args, kwargs)
         try:
-            key, tensors = self._key(args, kwargs)
+            key, tensors, seen = self._key(args, kwargs)
         except Unwatchable as reason:
             return self._eager(str(reason), args, kwargs)
         graph = self._graphs.get(key)
         if graph is not None:
-            why = graph.difference()
+            why = self._difference(graph, args, kwargs)
             if why and graph.adopts_loaded_state():
-                why = graph.difference()
+                why = self._difference(graph, args, kwargs)
             if why and graph.moves_momentum(self._numbers):
                 self._forget()  # all graphs are captured again, with the momentum in a tensor
                 return self._without_graph(key, args, kwargs)
             if why:
                 return self._eager(why, args, kwargs)
-            self._numbers.fill()
-            return graph.run(tensors)
+            return self._replay(graph, tensors, seen, args, kwargs)
         return self._without_graph(key, args, kwargs)
+
+    def _replay(
+        self,
+        graph: StepGraph,
+        tensors: list[torch.Tensor],
+        seen: Seen | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> object:
+        self._numbers.fill()
+        result = graph.run(tensors)
+        if self._python is not None and seen is not None:
+            self._python.commit(seen, args, kwargs)
+        return result
+
+    def _difference(
+        self, graph: StepGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> str:
+        """What changed since the capture; the numbers that the step itself changes are no change."""
+        python = self._python
+        if python is None:
+            return graph.difference()
+        now = python.read(*args, **kwargs)
+        python.write(graph.numbers, *args, **kwargs)
+        try:
+            return graph.difference()
+        finally:
+            python.write(now, *args, **kwargs)
 
     def _prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Make optimizers capturable, before the first step creates their state."""
@@ -170,14 +211,25 @@ class CapturedStep:
         self._numbers = Numbers(self._optimizers, is_scaled=bool(scalers_in(roots)))
         self._gradients = StartingGradients(named_tensors(roots).values())
         self._modules = _outermost_modules(roots)
+        try:
+            self._python = python_part(self._step)
+        except Unsupported as reason:
+            self._why_no_python = str(reason)
 
     def _key(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Key, list[torch.Tensor]]:
-        """What two calls share if one graph serves both, and the tensors of the call."""
+    ) -> tuple[Key, list[torch.Tensor], Seen | None]:
+        """What two calls share if one graph serves both, the tensors of the call, and what its Python does."""
         key, tensors = signature_of_call(args, kwargs)
         flags = tuple([module.training for module in self._modules])
-        return (key, flags, self._gradients.key, torch.is_grad_enabled()), tensors
+        python = self._python
+        try:
+            seen = python.look(*args, **kwargs) if python is not None else None
+        except Exception as error:  # the step raises its own
+            raise Unwatchable(f"its Python cannot be run: {error}") from error
+        ways = (seen.branches, seen.schedules) if seen is not None else ()
+        call = (key, flags, torch.is_grad_enabled(), ways)
+        return (call, self._gradients.key_of(call)), tensors, seen
 
     def _without_graph(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if (reason := self._refused.get(key)) is not None:
@@ -187,7 +239,7 @@ class CapturedStep:
         self._seen[key] += 1
         self._warm_calls += 1
         if self._warm_calls <= WARMUP_CALLS or self._seen[key] == 1:
-            return self._warm_up(args, kwargs)
+            return self._warm_up(key[0], args, kwargs)
         if len(self._graphs) >= self._max_graphs:
             return self._eager(f"there are {self._max_graphs} graphs already", args, kwargs)
         made = self._studied(args, kwargs)
@@ -200,7 +252,7 @@ class CapturedStep:
 
     def _add(self, made: StepGraph, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """Serve this call, and others of its key, by a graph that was just made."""
-        key, tensors = self._key(args, kwargs)
+        key, tensors, seen = self._key(args, kwargs)
         self._graphs[key] = made
         self.plan = CapturePlan(
             "whole",
@@ -209,19 +261,17 @@ class CapturedStep:
             mode="training",
             graphs_of_step=len(self._graphs),
         )
-        self._numbers.fill()
-        return made.run(tensors)
+        return self._replay(made, tensors, seen, args, kwargs)
 
     def _eager(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         if reason:
             self._counted[reason] += 1
-        with self._numbers.as_tensors():
-            result = self._step(*args, **kwargs)
+        result = self._step(*args, **kwargs)
         return result if self._off == _ONLY_FORWARD else detached(result)
 
-    def _warm_up(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    def _warm_up(self, call: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         """An eager call that also shows what the step does with the gradients that it finds."""
-        with self._numbers.as_tensors(), self._gradients.observed() as observed:
+        with self._gradients.observed(call) as observed, self._code_seen.listening():
             result = self._step(*args, **kwargs)
         if observed.has_run_backward or not any(
             map(_requires_gradient, leaves(result, "result").values())
@@ -233,6 +283,10 @@ class CapturedStep:
 
     def _studied(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepGraph | str:
         """A proved graph of the step for such calls, or why there is none; all state is as before."""
+        if self._code_seen.reads_schedule():
+            return _READS_SCHEDULE
+        if reason := self._stranger_to_python():
+            self._python, self._why_no_python = None, reason
         self._numbers.fill()
         try:
             with watched_device() as device, alone():
@@ -242,7 +296,7 @@ class CapturedStep:
                     setting = Setting(device, AnalyzeOptions(iterations=_ITERATIONS, strategies=()))
                     studied = stages.study(target, setting)
                     if reason := next(iter(obstacles(studied)), ""):
-                        return reason
+                        return "; ".join(filter(None, (reason, self._why_no_python)))
                     self._pool = self._pool or Pool()
                     outcome, made = prove_whole_step(
                         studied.session, ran=studied.ran, pool=self._pool
@@ -261,6 +315,7 @@ class CapturedStep:
                     ]
                     launched = sum(map(launches, iteration.ops))
                     seen = made
+                numbers = self._python.read(*args, **kwargs) if self._python is not None else ()
                 guards = [OptimizerGuard(each, self._numbers) for each in self._optimizers or ()]
                 return StepGraph(
                     seen,
@@ -269,15 +324,28 @@ class CapturedStep:
                     optimizers=guards,
                     read_gradients=gradients,
                     launches=launched,
+                    numbers=numbers,
                 )
         except Unwatchable as reason:
             return str(reason)
         except (GraphDoctorError, EmulationLimit) as error:
             return str(error)
 
+    def _stranger_to_python(self) -> str:
+        """Which code, but for the step's own function, may read the numbers that the step changes."""
+        python, seen = self._python, self._code_seen
+        if python is None or not python.names:
+            return ""
+        if not seen.is_complete:
+            return "another profiler hides which code reads the numbers that the step changes"
+        reader = seen.reader_of(python.names, without=python.code)
+        return f"{reader}() may read {' or '.join(sorted(python.names))}" if reader else ""
+
     def _target(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
         given = Inputs(_on_gpu(args), _on_gpu(kwargs))
         numbers, step = self._numbers, self._step
+        python = self._python
+        standing = python.read(*args, **kwargs) if python is not None else ()
         gradients = self._gradients.now()
 
         @functools.wraps(step)
@@ -287,7 +355,10 @@ class CapturedStep:
             for parameter, gradient in gradients:
                 if parameter.grad is not gradient:
                     parameter.grad = gradient
-            with numbers.as_tensors():
+            stands = (
+                python.standing(standing, args, kwargs) if python is not None else nullcontext()
+            )
+            with numbers.as_tensors(), stands:
                 return detached(step(*args, **kwargs))
 
         description = Description(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-_MARK = "_graphdoctor_found_by_step"
 _gradient_of: Any = torch.Tensor.grad.__get__  # type: ignore[union-attr]
 
 
@@ -34,12 +34,11 @@ class StartingGradients:
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         leaves = {id(tensor): tensor for tensor in tensors if tensor.is_leaf}
         self._trained = [tensor for tensor in leaves.values() if tensor.requires_grad]
-        self._are_dropped = False
+        self._dropped_by: set[Hashable] = set()
 
-    @property
-    def key(self) -> tuple[bool, ...]:
-        """What the calls that one graph serves have in common."""
-        if self._are_dropped:
+    def key_of(self, call: Hashable) -> tuple[bool, ...]:
+        """What calls of this kind have in common if one graph serves them."""
+        if call in self._dropped_by:
             return ()
         return tuple([gradient is None for gradient in map(_gradient_of, self._trained)])
 
@@ -48,27 +47,35 @@ class StartingGradients:
         return [(tensor, tensor.grad) for tensor in self._trained]
 
     @contextmanager
-    def observed(self) -> Iterator[Observed]:
-        """Observe an eager call."""
+    def observed(self, call: Hashable) -> Iterator[Observed]:
+        """Observe an eager call of this kind."""
         observed = Observed()
         found = [tensor for tensor in self._trained if tensor.grad is not None]
         versions = [_versions(tensor) for tensor in self._trained]
-        for tensor in found:
-            # A mark on the gradient, since a reference to it would keep its memory from being reused.
-            setattr(tensor.grad, _MARK, True)
+        # Weak references, since others would keep the gradients' memory from being reused.
+        before = {memory.cdata: memory for tensor in found if (memory := _memory_of(tensor))}
         hook = register_optimizer_step_post_hook(observed.stepped)
         try:
             yield observed
         finally:
             hook.remove()
-        kept = [tensor for tensor in self._trained if hasattr(tensor.grad, _MARK)]
-        for tensor in kept:
-            delattr(tensor.grad, _MARK)
-        if len(found) == len(self._trained) and not kept:
-            self._are_dropped = True
-        is_new = any(tensor.grad is not None for tensor in self._trained) and len(kept) < len(found)
+        memories = [memory for tensor in self._trained if (memory := _memory_of(tensor))]
+        kept = [memory for memory in memories if memory.cdata in before]
+        has_all = all(tensor.grad is not None for tensor in self._trained)
+        if len(before) == len(self._trained) and has_all and not kept:
+            self._dropped_by.add(call)
+        has_any = any(tensor.grad is not None for tensor in self._trained)
+        is_new = has_any and len(kept) < len(before)
         has_written = observed.has_stepped or versions != [_versions(t) for t in self._trained]
         observed.has_run_backward = is_new or has_written
+
+
+def _memory_of(tensor: torch.Tensor) -> StorageWeakRef | None:
+    """The memory of a tensor's gradient; None for a sparse one, or for none."""
+    gradient = tensor.grad
+    if gradient is None or gradient.layout is not torch.strided:
+        return None
+    return StorageWeakRef(gradient.untyped_storage())
 
 
 def _versions(tensor: torch.Tensor) -> tuple[int, int]:

@@ -53,7 +53,8 @@ def signature_of_call(
 class StepGraph:
     """A proved graph of a step.
 
-    The step adds to, or steps with, `read_gradients`, which were there before it began.
+    The step adds to, or steps with, `read_gradients`, which were there before it began. `numbers` are
+    those that its Python changes, as they were at the capture.
     Raises `Unwatchable` for a step that leaves behind what a replay cannot.
     """
 
@@ -66,8 +67,10 @@ class StepGraph:
         optimizers: Sequence[OptimizerGuard],
         read_gradients: Sequence[Gradient],
         launches: int,
+        numbers: tuple[object, ...] = (),
     ) -> None:
         self.served, self.launches = 0, launches
+        self.numbers = numbers
         self._made, self._modes, self._optimizers = made, modes, optimizers
         state = named_tensors(target.roots)
         self._left = list(_gradients_left(made.footprint.tensors, state))
