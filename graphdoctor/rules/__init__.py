@@ -23,7 +23,7 @@ from graphdoctor.rules.host_random import HostRandom
 from graphdoctor.rules.host_read import HostRead
 from graphdoctor.rules.host_time import HostTime
 from graphdoctor.rules.host_to_device_copy import HostToDeviceCopy
-from graphdoctor.rules.item_taken import ItemTaken
+from graphdoctor.rules.iterator_advanced import IteratorAdvanced
 from graphdoctor.rules.mutated_input import MutatedInput
 from graphdoctor.rules.nested_graph_replay import NestedGraphReplay
 from graphdoctor.rules.non_capturable_optimizer import NonCapturableOptimizer
@@ -84,7 +84,7 @@ ALL_RULES: tuple[type[Rule], ...] = (
     RepeatedSeed,
     CollectivesDiffer,
     StateBranch,
-    ItemTaken,
+    IteratorAdvanced,
     NotLaunchBound,
     Fragmented,
 )

@@ -154,5 +154,5 @@ def test_modules_beside_a_branch_are_those_around_its_place(before: int, around:
         ("python-state", False),
     ],
 )
-def test_only_a_branch_and_an_item_taken_count(kind: HostKind, counts: bool) -> None:
+def test_only_a_branch_and_an_iterator_advanced_count(kind: HostKind, counts: bool) -> None:
     assert branching_paths(seen_on_host(kind, 2)) == ({"m1", "m2"} if counts else set())

@@ -52,7 +52,7 @@ def test_ranks_replay_a_collective_in_step_and_rank_0_prints_for_all(tmp_path: P
     assert second == ""
     assert first.startswith("SAFE")
     assert "On all 2 ranks: " in first
-    assert "equal to eager (bitwise)" in first
+    assert "4 replays matched eager" in first
 
 
 def test_a_hazard_of_one_rank_is_a_hazard_of_the_step_and_says_whose(tmp_path: Path) -> None:
@@ -98,9 +98,7 @@ def test_an_unmodified_program_is_diagnosed_on_all_ranks_and_goes_on(tmp_path: P
     assert done.returncode == 0, done.stderr
     totals = dict(re.findall(r"rank (\d): (\d+\.\d{6})", done.stdout))  # ranks share a pipe
     assert set(totals) == {"0", "1"} and totals["0"] == totals["1"]
-    assert (
-        done.stderr.count("On all 2 ranks: ") == 1 == done.stderr.count("graphdoctor run  train.py")
-    )
+    assert done.stderr.count("1 step: 1 UNSAFE. The program ran to its end") == 1
     joined, *each = (
         json.loads((tmp_path / f"report{name}.json").read_text())
         for name in ("", ".rank0", ".rank1")

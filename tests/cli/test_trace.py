@@ -26,7 +26,7 @@ def test_a_file_becomes_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["trace", str(file)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("LAUNCH BOUND")
-    assert "the GPU waits for the host" in out
+    assert "The GPU waits for the CPU" in out
 
 
 def test_json_is_written_beside_the_page_or_instead(
@@ -54,7 +54,7 @@ def test_a_folder_shows_every_worker_what_differs_and_what_is_broken(
     (tmp_path / "notes.json").write_text("{}")
     assert main(["trace", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    for part in ("2 workers", "rank 0", "rank 1", "Step", "notes.json"):
+    for part in ("2 ranks", "rank 0", "rank 1", "Step", "notes.json"):
         assert part in out
     assert main(["trace", str(tmp_path), "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -70,7 +70,7 @@ def test_a_step_that_raises_now_and_then_is_not_said_to_raise_while_it_is_captur
     report = analyzed(step, torch.randn(2, 4))
     (finding,) = report.findings
     assert (report.verdict, finding.rule) == ("unsafe", "GD218")
-    assert "takes the next item of calls." in finding.message
+    assert "takes the next element of calls." in finding.message
 
 
 def test_a_tensor_left_on_the_cpu_is_not_explained_as_a_frozen_scalar() -> None:

@@ -50,9 +50,10 @@ def with_later_steps(
     alike = [ran(one.ops, one.externals) for one in captured if one.input_shapes == shapes]
     if MEETING.has_others or not session.device.has_values or not are_alike(alike):
         return
-    trials = Trials(session)
-    lines = _usual_lines(session)
     clocks = sorted({event.name for event in seen.events if event.kind == "host-time"})
+    if not clocks and not seen.changing:
+        return
+    trials, lines = Trials(session), _usual_lines(session)
     if clocks and (other := _an_hour_later(trials, lines)) is not None:
         yield _branch("clock-branch", other, clocks, "an hour later")
     if seen.changing:

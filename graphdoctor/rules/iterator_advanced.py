@@ -1,4 +1,4 @@
-"""GD218: the step takes the next item of an iterator or a queue that outlives it."""
+"""GD218: the step takes the next element of an iterator or a queue that outlives it."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from graphdoctor.rules.rule import Hit, RecordingRule
 from graphdoctor.values.recording import Recording
 
 
-class ItemTaken(RecordingRule):
-    """The step takes the next item of an iterator or a queue.
+class IteratorAdvanced(RecordingRule):
+    """The step takes the next element of an iterator or a queue.
 
-    `batch = next(loader)` or `queue.get()` inside the step gives another item in each eager step. A replay
-    runs no Python: it takes no item, and reads the memory of the item that the capture got.
+    `batch = next(loader)` or `queue.get()` inside the step gives another element in each eager step. A replay
+    runs no Python: it takes no element, and reads the memory of the element that the capture got.
 
-    It is a false alarm if no item changes what the step computes, as for a counter that is only logged.
+    It is a false alarm if no element changes what the step computes, as for a counter that is only logged.
 
-    Take the item outside the step, and pass it as an argument: `graphdoctor.capture()` copies it into
+    Take the element outside the step, and pass it as an argument: `graphdoctor.capture()` copies it into
     a static input before each replay.
     """
 
     id = "GD218"
-    name = "item-taken"
+    name = "iterator-advanced"
     effect = "replay-is-wrong"
     explains = ("GD203",)
     evidence = (
         "documentation: CUDA C++ Programming Guide, CUDA Graphs: a graph launch runs no host code"
     )
-    fix = "Take the item outside the step, and pass it to the step as an argument."
+    fix = "Take the element outside the step, and pass it to the step as an argument."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         return host_hits(
             recording,
             "running-iterator",
             lambda event: (
-                f"Each step takes the next item of {event.name}. A replay takes no item, and reads the"
+                f"Each step takes the next element of {event.name}. A replay takes no element, and reads the"
                 " memory of the captured one."
             ),
         )
