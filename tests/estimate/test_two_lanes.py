@@ -125,7 +125,7 @@ def test_uploads_and_graphs_that_are_there_stay_and_cut_regions() -> None:
     assert len(found.work) == 3 + 2 + 1  # graphs, upload and old graph, what follows
 
 
-def test_a_long_pause_of_the_host_stays_unless_one_is_optimistic() -> None:
+def test_a_long_pause_of_the_host_in_one_step_stays_in_every_case() -> None:
     builder = launch_bound(60)
     for event in builder.events:
         if event["ts"] > 1300:
@@ -134,9 +134,9 @@ def test_a_long_pause_of_the_host_stays_unless_one_is_optimistic() -> None:
     found = replayed(builder)
     work = found.without_profiler(1.0)
     kept = with_graphs(found, work, H100, "mid")
-    gone = with_graphs(found, work, H100, "low")
+    optimistic = with_graphs(found, work, H100, "low")
     assert run(kept.work).span_us > 4900
-    assert run(gone.work).span_us < 500
+    assert run(optimistic.work).span_us > 4900
 
 
 def test_steps_without_waits_are_never_slower() -> None:

@@ -59,7 +59,7 @@ class Counting:
 
 
 def nearest(trials: Any, *trends: Trend, numbers: tuple[int, ...] = ()) -> OtherStep | None:
-    return nearest_other_step(trials, trends, LineTrace(), numbers)
+    return nearest_other_step(trials, trends, LineTrace(), numbers)[0]
 
 
 def test_where_nothing_later_is_another_step_there_is_none() -> None:
