@@ -238,7 +238,7 @@ def test_a_rank_that_hangs_is_ended_with_the_others_and_told_from_them(
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("fewer", "Rank 0 calls allreduce(16 float32) at model.py:61, and rank 1 ends the step."),
+        ("fewer", "rank 0 calls allreduce(16 float32) at model.py:61, and rank 1 ends the step."),
         ("sizes", "and rank 1 calls allreduce(12 float32) at model.py:71."),
         ("orders", "in group 1, and rank 1 calls allreduce(16 float32) at model.py:84 in group 2."),
         ("barrier_for_one", "and rank 1 calls barrier() at model.py:118."),
@@ -249,7 +249,7 @@ def test_collectives_that_would_hang_are_a_finding_that_says_who_calls_what(
 ) -> None:
     said = page(tmp_path, name)
     assert said.startswith("UNSAFE")
-    assert "1 GD216 collectives-differ: replay is wrong" in said
+    assert "error[GD216]: " in said
     assert says in said
 
 
@@ -300,4 +300,4 @@ SCENARIOS = Path(__file__).parents[2] / "benchmarks" / "truth" / "ranks_scenario
 def test_what_two_gpus_captured_is_safe(tmp_path: Path, name: str) -> None:
     said = page(tmp_path, name, source=SCENARIOS.read_text())
     assert said.startswith("SAFE")
-    assert "equal to eager (bitwise)" in said
+    assert "matched eager" in said
