@@ -106,7 +106,6 @@ class CapturedStep:
         self._modules: list[torch.nn.Module] = []
         self._numbers = Numbers(())
         self._pool: Pool | None = None
-        self._last: StepGraph | None = None
         self._gradients = StartingGradients(())
         self._python: PythonPart | None = None
         self._why_no_python = ""

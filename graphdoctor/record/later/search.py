@@ -1,7 +1,7 @@
-"""A step whose Python state has moved on by many steps -> whether it does something else then.
+"""Search for a later step that differs, by running the step with the state of later steps.
 
-What decides by a counter can be spelled in any way: through a variable, a table, a property, another function.
-So the state is set to what it will be, as far as each step changes it in the same way, and the step is run.
+Code can read a counter through a variable, a table, a property or another function. So the search does not read
+the code: it sets the state to later values, as far as each step changes the state evenly, and runs the step.
 """
 
 from __future__ import annotations
