@@ -29,10 +29,17 @@ class OtherRounding:
     normalises gradients moves such a parameter as far as any other, and rounding decides where to.
     """
 
-    def __init__(self, expected: Sequence[Footprint], *, eps: float = 0.0) -> None:
-        """`eps` is the rounding of the coarsest product; a tensor has no more digits than that."""
+    def __init__(
+        self, expected: Sequence[Footprint], *, eps: float = 0.0, noise: float = 0.0
+    ) -> None:
+        """`eps` is the rounding of the coarsest product; a tensor has no more digits than that.
+
+        `noise` is how far a gradient of this step may be away from the same step's by eager's own order
+        of additions, which is more than a few roundings of the result if a sum has many terms.
+        """
         self._expected = expected
         self._eps = eps
+        self._noise = noise
         self._largest = largest_gradient_of(expected)
 
     def beyond(self, gaps: Sequence[Sequence[Gap]]) -> list[list[Gap]]:
@@ -43,7 +50,7 @@ class OtherRounding:
         ]
 
     def aligned(self, runs: Iterable[Footprint]) -> Iterator[Footprint]:
-        """What each step left behind, with eager's values where a gradient is 0 in truth.
+        """What each step left behind, with eager's values where a gradient is noise, or 0 in truth.
 
         A parameter and its optimizer's state keep theirs where they are farther from eager's than
         so many steps of eager move them, and than the square of what rounding leaves of a gradient:
@@ -52,14 +59,16 @@ class OtherRounding:
         for index, seen in enumerate(runs):
             tensors = dict(seen.tensors)
             paths = _by_parameter(tensors)
-            for path, rounded in self._rounded(index, seen):
-                tensors[path] = _chosen(rounded, self._expected[index].tensors[path], tensors[path])
+            for path, near, rounded in self._rounded(index, seen):
+                tensors[path] = _chosen(near, self._expected[index].tensors[path], tensors[path])
                 for other in paths[path.removesuffix(".grad")]:
                     self._align(index, other, rounded, tensors)
             yield replace(seen, tensors=tensors)
 
-    def _rounded(self, index: int, seen: Footprint) -> Iterator[tuple[str, torch.Tensor]]:
-        """Gradients that have such elements, and which those are."""
+    def _rounded(
+        self, index: int, seen: Footprint
+    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Gradients that differ, where by no more than noise, and where they are 0 in truth."""
         for path, expected in self._expected[index].tensors.items():
             found = seen.tensors.get(path)
             if not path.endswith(".grad") or found is None or not _are_alike(expected, found):
@@ -67,9 +76,11 @@ class OtherRounding:
             eps = max(torch.finfo(expected.dtype).eps, self._eps)
             distance = (expected.double() - found.double()).abs()
             digits = eps**0.5 * torch.maximum(expected.abs(), found.abs())
-            rounded = (distance <= ULPS * eps * self._largest) & (distance > digits)
-            if bool(rounded.any()):
-                yield path, rounded
+            noise = min(self._noise, eps**0.5 * self._largest)
+            rounded = (distance <= max(ULPS * eps * self._largest, noise)) & (distance > digits)
+            near = rounded | ((distance > 0) & (distance <= noise))
+            if bool(near.any()):
+                yield path, near, rounded
 
     def _align(
         self, index: int, path: str, rounded: torch.Tensor, tensors: dict[str, torch.Tensor]

@@ -97,8 +97,10 @@ def _verify(trial: TwinTrial) -> Verification:
     drifts = list(_drifts(trial, expected))
     if not MEETING.everywhere(trial.exact or not drifts):
         trial = trial.in_step(expected)
-        gaps = gaps_of(expected, OtherRounding(expected).aligned(trial.replays()))
         drifts = list(_drifts(trial, expected))
+        moved = max((gap.max_abs for gap in drifts if _kind(gap.path) == "gradient"), default=0.0)
+        rounding = OtherRounding(expected, noise=_FACTOR * moved)
+        gaps = gaps_of(expected, rounding.aligned(trial.replays()))
     unsteady = {gap.path for gap in drifts if trial.counts(gap)}
     noise = Noise(() if trial.exact else drifts)
     counting = [

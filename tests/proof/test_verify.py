@@ -177,29 +177,57 @@ def test_another_function_is_wrong_in_step_too() -> None:
     assert [each.replay for each in result.differences][:2] == [1, 2]
 
 
-def test_a_gradient_that_is_nothing_but_eager_s_noise_is_not_held_against_replays() -> None:
+def trained(
+    eager_noise: Callable[[], float], replay_noise: Callable[[], float], *, size: float = 0.5
+) -> Verification:
+    """A step with two gradients: one of the given size, and one that is only noise; Adam's first step."""
     weight, bias = (torch.zeros(3, device="cuda", requires_grad=True) for _ in range(2))
-    noise = sequence(1e-9, -3e-9, 2e-9, -1e-9, 5e-9)
+    weight.grad, bias.grad = torch.zeros_like(weight), torch.zeros_like(bias)
 
-    def step(data: torch.Tensor) -> None:
-        weight.grad = torch.full_like(weight, 0.5)
-        bias.grad = torch.full_like(bias, noise())
+    def run(noise: float) -> None:
+        with torch.no_grad():
+            weight.grad.fill_(size)  # type: ignore[union-attr]
+            bias.grad.fill_(noise)  # type: ignore[union-attr]
+            bias.copy_(-1e-3 * bias.grad.sign())  # type: ignore[union-attr]
 
     roots = {"weight": weight, "bias": bias}
-    target = Target("step", __file__, "test", "training", step, data, roots)
-    step(*data().args)
-    static = clone_inputs(data())
-    kept_weight, kept_bias = weight.grad, bias.grad
-
-    def replay() -> None:
-        kept_weight.fill_(0.5)
-        kept_bias.fill_(noise())
-
-    captured = CapturedStep(
-        Graph(replay), static, None, footprint(roots, static, None), snapshot(roots)
+    target = Target(
+        "step", __file__, "test", "training", lambda data: run(eager_noise()), data, roots
     )
-    result = verify_whole_step(target, captured, [data() for _ in range(3)], exact=False)
+    static = clone_inputs(data())
+    captured = CapturedStep(
+        Graph(lambda: run(replay_noise())),
+        static,
+        None,
+        footprint(roots, static, None),
+        snapshot(roots),
+    )
+    return verify_whole_step(target, captured, [data() for _ in range(3)], exact=False)
+
+
+@pytest.mark.parametrize("replayed", [(2e-6, -2e-6, 4e-6, -3e-6), (2e-6,)])
+def test_a_gradient_that_is_nothing_but_rounding_is_not_held_against_replays(
+    replayed: tuple[float, ...],
+) -> None:
+    result = trained(sequence(1e-6, -3e-6, 2e-6, -1e-6, 5e-6), sequence(*replayed))
+
     assert result.status == "verified", result
+
+
+def test_a_gradient_that_is_small_beside_no_other_is_compared_by_its_own_size() -> None:
+    noise = sequence(1e-6, -3e-6, 2e-6, -1e-6, 5e-6)
+
+    result = trained(noise, sequence(2e-6), size=1e-6)
+
+    assert result.status == "wrong"
+    assert "a replay repeats its captured value" in result.differences[0].detail
+
+
+def test_a_gradient_further_away_than_eager_from_itself_is_wrong() -> None:
+    result = trained(sequence(1e-6, -3e-6, 2e-6, -1e-6, 5e-6), sequence(1e-4))
+
+    assert result.status == "wrong"
+    assert result.differences[0].tensor == "bias.grad"
 
 
 def test_memory_that_no_snapshot_reaches_is_not_taken_for_a_wrong_replay() -> None:
