@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -89,7 +90,7 @@ def have_same_bits(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[b
                 found.append(None)
                 continue
         found.append(has_same_bits(one, other))
-    differ = iter(_values_of(asked))
+    differ = iter(values_of(asked))
     return [not next(differ) if same is None else same for same in found]
 
 
@@ -99,17 +100,17 @@ def _is_plain_on_gpu(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda and _parts(tensor)[0] is tensor
 
 
-def _values_of(flags: Sequence[torch.Tensor]) -> Iterator[bool]:
-    """Flags on one device or several, read with one wait for each device."""
+def values_of(scalars: Sequence[torch.Tensor]) -> list[Any]:
+    """Tensors of one dtype without dimensions, on one device or several: one wait for each device."""
     by_device: dict[torch.device, list[int]] = {}
-    for index, flag in enumerate(flags):
-        by_device.setdefault(flag.device, []).append(index)
-    found: dict[int, bool] = {}
+    for index, scalar in enumerate(scalars):
+        by_device.setdefault(scalar.device, []).append(index)
+    found: dict[int, Any] = {}
     with plain_torch():
         for places in by_device.values():
-            values = torch.stack([flags[place] for place in places]).tolist()
+            values = torch.stack([scalars[place] for place in places]).tolist()
             found.update(zip(places, values, strict=True))
-    yield from (found[index] for index in range(len(flags)))
+    return [found[index] for index in range(len(scalars))]
 
 
 def dense_bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -158,22 +159,24 @@ def _gap_of_values(path: str, expected: torch.Tensor, actual: torch.Tensor) -> G
     differs = _bits(expected) != _bits(actual)
     if expected.is_floating_point():
         differs &= ~(expected.isnan() & actual.isnan())
-    if not bool(differs.any()):
-        return None
-    return _measure(path, expected[differs], actual[differs], scale=_largest(expected))
+    wanted, found = expected[differs], actual[differs]
+    return _measure(path, wanted, found, whole=expected) if wanted.numel() else None
 
 
-def _measure(path: str, expected: torch.Tensor, actual: torch.Tensor, *, scale: float) -> Gap:
+def _measure(
+    path: str, expected: torch.Tensor, actual: torch.Tensor, *, whole: torch.Tensor
+) -> Gap:
+    """The host reads all figures at once: each wait for a GPU takes longer than the arithmetic."""
     eps = torch.finfo(expected.dtype).eps if expected.is_floating_point() else 0.0
     wide, other = expected.double(), actual.double()
-    finite = wide.isfinite() & other.isfinite()
-    odd = int((~finite).sum())
-    detail = f"not finite on one side in {odd} elements" if odd else ""
-    wide, other = wide[finite], other[finite]
     distance = (wide - other).abs()
-    larger = torch.maximum(wide.abs(), other.abs())
-    relative = distance / larger.clamp(min=torch.finfo(torch.float64).tiny)
-    return Gap(path, _largest(distance), _largest(relative), detail, scale, eps)
+    larger = torch.maximum(wide.abs(), other.abs()).clamp(min=torch.finfo(torch.float64).tiny)
+    magnitudes = (distance, distance / larger, whole.double().abs())
+    figures = [each.nan_to_num(0.0, posinf=0.0).max() for each in magnitudes]
+    odd_elements = (~(wide.isfinite() & other.isfinite())).sum().double()
+    max_abs, max_rel, scale, odd = torch.stack([*figures, odd_elements]).tolist()
+    detail = f"not finite on one side in {odd:.0f} elements" if odd else ""
+    return Gap(path, max_abs, max_rel, detail, scale, eps)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -197,13 +200,6 @@ _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(_SAME_SIZE[tensor.element_size()]) if tensor.is_floating_point() else tensor
-
-
-def _largest(values: torch.Tensor) -> float:
-    """The largest finite magnitude; 0.0 of none."""
-    values = values.double().abs()
-    values = values[values.isfinite()]
-    return float(values.max()) if values.numel() else 0.0
 
 
 def is_noise(gap: Gap, drifts: Iterable[Gap]) -> bool:

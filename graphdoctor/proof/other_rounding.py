@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import torch
 
-from graphdoctor.graphs.compare import ULPS, Gap
+from graphdoctor.graphs.compare import ULPS, Gap, have_same_bits, values_of
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.target.state.clone import is_overlapping
 from graphdoctor.target.state.snapshot import named_tensors, plain_torch
@@ -61,17 +61,25 @@ class OtherRounding:
             paths = _by_parameter(tensors)
             for path, near, rounded in self._rounded(index, seen):
                 tensors[path] = _chosen(near, self._expected[index].tensors[path], tensors[path])
-                for other in paths[path.removesuffix(".grad")]:
-                    self._align(index, other, rounded, tensors)
+                if rounded is not None:
+                    for other in paths[path.removesuffix(".grad")]:
+                        self._align(index, other, rounded, tensors)
             yield replace(seen, tensors=tensors)
 
     def _rounded(
         self, index: int, seen: Footprint
-    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Gradients that differ, where by no more than noise, and where they are 0 in truth."""
-        for path, expected in self._expected[index].tensors.items():
-            found = seen.tensors.get(path)
-            if not path.endswith(".grad") or found is None or not _are_alike(expected, found):
+    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:
+        """Gradients that differ, where by no more than noise, and where they are 0 in truth, if anywhere."""
+        pairs = {
+            path: (expected, found)
+            for path, expected in self._expected[index].tensors.items()
+            if path.endswith(".grad")
+            and (found := seen.tensors.get(path)) is not None
+            and _are_alike(expected, found)
+        }
+        are_same = have_same_bits(list(pairs.values()))
+        for (path, (expected, found)), is_same in zip(pairs.items(), are_same, strict=True):
+            if is_same:
                 continue
             eps = max(torch.finfo(expected.dtype).eps, self._eps)
             distance = (expected.double() - found.double()).abs()
@@ -80,7 +88,7 @@ class OtherRounding:
             rounded = (distance <= max(ULPS * eps * self._largest, noise)) & (distance > digits)
             near = rounded | ((distance > 0) & (distance <= noise))
             if bool(near.any()):
-                yield path, near, rounded
+                yield path, near, rounded if bool(rounded.any()) else None
 
     def _align(
         self, index: int, path: str, rounded: torch.Tensor, tensors: dict[str, torch.Tensor]
@@ -123,12 +131,13 @@ def rounded_anew(roots: Mapping[str, object], eps: float = 0.0) -> Iterator[None
 
 
 def largest_gradient_of(footprints: Sequence[Footprint]) -> float:
-    largest = 0.0
-    for seen in footprints:
-        for path, tensor in seen.tensors.items():
-            if path.endswith(".grad") and tensor.numel() and tensor.is_floating_point():
-                largest = max(largest, float(tensor.abs().max()))
-    return largest
+    found = [
+        tensor.detach().abs().max().double()
+        for seen in footprints
+        for path, tensor in seen.tensors.items()
+        if path.endswith(".grad") and tensor.numel() and tensor.is_floating_point()
+    ]
+    return max(values_of(found), default=0.0)
 
 
 def _are_alike(one: torch.Tensor, *others: torch.Tensor) -> bool:

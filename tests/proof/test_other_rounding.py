@@ -107,6 +107,24 @@ def test_a_gradient_larger_than_the_rounding_of_the_largest_counts() -> None:
     assert left_over(step(-4 * 8 * EPS, 0.1, 5e-8)) == [[f"{KEY}.grad"]]
 
 
+def test_noise_of_a_gradient_is_left_out_and_its_parameter_is_compared() -> None:
+    replay = step(NOISE, 0.2, 5e-8)
+    replay.tensors["model.weight.grad"][0] = 8.0005  # half its digits are 8.0028
+
+    (aligned,) = OtherRounding(eager(), noise=1e-3).aligned([replay])
+
+    assert [gap.path for gap in gaps_between(eager()[0], aligned)] == [KEY]
+
+
+def test_noise_is_at_most_half_the_digits_of_the_largest_gradient() -> None:
+    replay = step(NOISE, 0.1, 5e-8)
+    replay.tensors["model.weight.grad"][0] = 8.003
+
+    (aligned,) = OtherRounding(eager(), noise=1.0).aligned([replay])
+
+    assert [gap.path for gap in gaps_between(eager()[0], aligned)] == ["model.weight.grad"]
+
+
 def test_elements_beside_one_whose_gradient_is_all_rounding_count() -> None:
     replay = step(-NOISE, -0.1, 5e-8)
     replay.tensors[KEY][1] = 0.6
