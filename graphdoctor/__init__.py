@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from graphdoctor.diagnose.no_sync import no_sync
     from graphdoctor.graphs.segments import Segments
     from graphdoctor.pipeline import analyze
+    from graphdoctor.reporters.for_python import Report
     from graphdoctor.target.program.mark import step
     from graphdoctor.values.allowed import allowed
-    from graphdoctor.values.report import Report
 
 __all__ = [
     "EmulatedDevice",
@@ -32,7 +32,7 @@ __version__ = "0.1.0"
 # Public names load when they are asked for: they import torch, which takes seconds.
 _LOADED_FROM = {
     "EmulatedDevice": "graphdoctor.device.emulated",
-    "Report": "graphdoctor.values.report",
+    "Report": "graphdoctor.reporters.for_python",
     "Segments": "graphdoctor.graphs.segments",
     "allowed": "graphdoctor.values.allowed",
     "analyze": "graphdoctor.pipeline",

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.report import Report
 from tests.support.lanes import many_lanes
@@ -41,7 +41,7 @@ def rendered(report: Report, times: int) -> tuple[str, float]:
     spent, page = [], ""
     for _ in range(times):
         begun = time.process_time()
-        page = REPORTERS["html"](report, Look())
+        page = written_as("html", report, Look())
         spent.append(time.process_time() - begun)
     return page, statistics.median(spent)
 

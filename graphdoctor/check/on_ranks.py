@@ -115,11 +115,12 @@ def _result(ended: Ended) -> Result | None:
 
 
 def _report(rank: int, result: Result | None) -> Report | None:
-    from graphdoctor.reporters.analysis.json import parse
+    from graphdoctor.reporters.plain_json import parsed
+    from graphdoctor.values.report import Report
 
     if result is None or result.report_json is None:
         return None
-    return parse(result.report_json.encode(), name=f"rank {rank}")
+    return parsed(result.report_json.encode(), Report, name=f"rank {rank}")
 
 
 def _fault(job: Job, ranks: Sequence[Ended], results: Sequence[Result | None]) -> Fault:

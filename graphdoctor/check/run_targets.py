@@ -18,8 +18,7 @@ from graphdoctor.check.settings.settings import Settings, TargetSettings
 from graphdoctor.device.processes.forked import run_forked
 from graphdoctor.device.processes.fresh import fresh_processes
 from graphdoctor.device.processes.process import Ended
-from graphdoctor.reporters.analysis.json import parse
-from graphdoctor.reporters.plain_json import written
+from graphdoctor.reporters.plain_json import parsed, written
 from graphdoctor.values.check import Fault
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.options import AnalyzeOptions
@@ -179,7 +178,7 @@ def _result(
     result = msgspec.json.decode(ended.result, type=Result)
     if result.fault is None:
         assert result.report_json is not None
-        report = relative.report(parse(result.report_json.encode(), name=target.entry))
+        report = relative.report(parsed(result.report_json.encode(), Report, name=target.entry))
         if cache is not None and result.reads is not None:
             _keep(report, result.reads, target, project, cache)
         return report

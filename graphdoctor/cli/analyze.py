@@ -30,13 +30,13 @@ from graphdoctor.cli.output import (
     save_reports,
     show_or_save,
 )
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.values.errors import CannotDoItHere, UsageError
 
 if TYPE_CHECKING:
     from graphdoctor.values.options import AnalyzeOptions
     from graphdoctor.values.report import Report
 
-FORMATS = ("html", "json", "terminal")
 FEWEST_ITERATIONS = 2
 
 
@@ -91,7 +91,7 @@ class AnalyzeCommand:
         )
         _add_rank_arguments(parser)
         add_json_argument(parser, "report")
-        add_report_argument(parser, FORMATS)
+        add_report_argument(parser, "Report")
         add(
             "--trace-dir",
             metavar="DIR",
@@ -114,16 +114,15 @@ class AnalyzeCommand:
             return 0
 
         from graphdoctor.check.selection import selected
-        from graphdoctor.reporters.analysis import REPORTERS
         from graphdoctor.reporters.look import Look
 
         report = selected(together, project)
         look = look_of(args)
-        save_reports(args, lambda name: REPORTERS[name](report, Look(base=os.getcwd())))
+        save_reports(args, report, Look(base=os.getcwd()))
         show_or_save(
             args,
-            json=lambda: REPORTERS["json"](report, look),
-            page=lambda: REPORTERS["terminal"](report, look),
+            json=lambda: written_as("json", report, look),
+            page=lambda: written_as("terminal", report, look),
         )
         _check_judged(args, report)
         return 0
@@ -183,13 +182,13 @@ def _of_all_ranks(report: Report, time_limit_s: float) -> Report | None:
     if rank_and_count()[1] == 1:
         return report
     from graphdoctor.diagnose.all_ranks import merged
-    from graphdoctor.reporters.analysis.json import parse
-    from graphdoctor.reporters.plain_json import written
+    from graphdoctor.reporters.plain_json import parsed, written
+    from graphdoctor.values.report import Report
 
     texts = gathered(written(report), limit_s=time_limit_s)
     if texts is None:
         return None
-    return merged([parse(text, name=f"rank {rank}") for rank, text in enumerate(texts)])
+    return merged([parsed(text, Report, name=f"rank {rank}") for rank, text in enumerate(texts)])
 
 
 def _check_judged(args: argparse.Namespace, report: Report) -> None:

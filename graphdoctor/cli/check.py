@@ -18,6 +18,7 @@ from graphdoctor.cli.output import (
     save_reports,
     show,
 )
+from graphdoctor.reporters.formats import names_of, written_as
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.escape import visible
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from graphdoctor.check.settings.settings import TargetSettings
     from graphdoctor.values.check import Check, Shard
 
-FORMATS = ("full", "concise", "json", "sarif", "github", "gitlab", "junit", "markdown", "html")
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 _MOST_SUMMARY_CHARACTERS = 250_000  # GitHub takes 1 MiB a step; a character has up to 4 bytes
 
@@ -87,14 +87,15 @@ class CheckCommand:
 
 def add_format_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that shows a check."""
+    formats = names_of("Check")
     parser.add_argument(
         "--output-format",
-        choices=FORMATS,
-        default="full",
+        choices=formats,
+        default=formats[0],
         metavar="FORMAT",
-        help=f"one of {', '.join(FORMATS)}; default: full",
+        help=f"one of {', '.join(formats)}; default: {formats[0]}",
     )
-    add_report_argument(parser, FORMATS)
+    add_report_argument(parser, "Check")
     add_page_arguments(parser)
 
 
@@ -130,13 +131,12 @@ def _shard(text: str) -> tuple[int, int]:
 
 def report_all(check: Check, args: argparse.Namespace) -> None:
     """Files first: they must be there even if nobody reads stdout to its end."""
-    from graphdoctor.reporters.check import CHECK_REPORTERS
     from graphdoctor.reporters.look import Look
 
-    save_reports(args, lambda name: CHECK_REPORTERS[name](check, Look(show_all=True)))
+    save_reports(args, check, Look(show_all=True))
     if args.output_format == "github":
         _write_step_summary(check)
-    show(CHECK_REPORTERS[args.output_format](check, look_of(args)))
+    show(written_as(args.output_format, check, look_of(args)))
 
 
 def _write_step_summary(check: Check) -> None:

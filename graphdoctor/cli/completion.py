@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from graphdoctor.cli.output import show
+from graphdoctor.cli.output import FormatAndFile, show
 from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -48,8 +48,11 @@ def answer_shell(parser: argparse.ArgumentParser) -> None:
     import argcomplete
 
     for action in _actions(parser):
-        formats = getattr(action.type, "formats", None)
-        words = _formats(formats) if formats is not None else _WORDS.get(action.dest)
+        words = (
+            _formats(action.type.formats)
+            if isinstance(action.type, FormatAndFile)
+            else _WORDS.get(action.dest)
+        )
         if words is not None:
             action.completer = _completer(words)  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser, always_complete_options="long")
@@ -113,12 +116,6 @@ def _formats(formats: Iterable[str]) -> Words:
     return lambda prefix: [f"{name}=" for name in formats]
 
 
-def _output_formats(prefix: str) -> Iterable[str]:
-    from graphdoctor.cli.check import FORMATS
-
-    return FORMATS
-
-
 def _settings(prefix: str) -> Iterator[str]:
     from dataclasses import fields
 
@@ -134,6 +131,5 @@ _WORDS: dict[str, Words] = {
     "host": _hosts,
     "paths": _targets,
     "target": _files,
-    "output_format": _output_formats,
     "config": _settings,
 }

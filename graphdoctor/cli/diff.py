@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import add_color_argument, look_of, show
 from graphdoctor.reporters.files import read
+from graphdoctor.reporters.formats import names_of, written_as
 
 if TYPE_CHECKING:
     from graphdoctor.values.report import Report
-
-FORMATS = ("full", "markdown")
 
 
 class DiffCommand:
@@ -28,35 +27,36 @@ class DiffCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("before", metavar="BEFORE", type=Path, help="the report before")
         parser.add_argument("after", metavar="AFTER", type=Path, help="the report after")
+        formats = names_of("Changes")
         parser.add_argument(
-            "--output-format", choices=FORMATS, default="full", help="default: full"
+            "--output-format", choices=formats, default=formats[0], help=f"default: {formats[0]}"
         )
         add_color_argument(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         from graphdoctor.check.compare import compare
-        from graphdoctor.reporters.diff import CHANGES_REPORTERS
 
         names = (args.before.name, args.after.name)
         changes = compare(_read(args.before), _read(args.after), names=names)
-        show(CHANGES_REPORTERS[args.output_format](changes, look_of(args)))
+        show(written_as(args.output_format, changes, look_of(args)))
         return 0
 
 
 def _read(path: Path) -> dict[str, Report]:
     """The reports in a file, by target. Raises UsageError."""
-    from graphdoctor.reporters.analysis.json import parse as parse_report
     from graphdoctor.reporters.check.json import is_check, parse
-    from graphdoctor.reporters.saved import program_report
+    from graphdoctor.reporters.plain_json import parsed
     from graphdoctor.values.file_kinds import saved_kind
+    from graphdoctor.values.program import ProgramReport
+    from graphdoctor.values.report import Report
 
     content = read(path)
     kind = saved_kind(content)
     if kind is not None and kind.name == "run":
-        steps = program_report(content, name=str(path)).steps
+        steps = parsed(content, ProgramReport, name=str(path)).steps
         return {step.name: step.report for step in steps if step.report is not None}
     if not is_check(content):
-        report = parse_report(content, name=str(path))
+        report = parsed(content, Report, name=str(path))
         return {report.target.name: report}
     check = parse(content, name=str(path))
     return {one.name: one.report for one in check.targets if one.report is not None}

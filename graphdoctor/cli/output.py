@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.reporters.formats import Kind, names_of, written_as
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.escape import visible
 from graphdoctor.values.spelling import meant
 
 if TYPE_CHECKING:
+    from graphdoctor.reporters.formats import Shown
     from graphdoctor.reporters.look import Look
 
 STDOUT = "-"
@@ -54,24 +56,32 @@ def add_json_argument(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def add_report_argument(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
-    """`--report FORMAT=FILE`, as often as wanted: pairs of a format and a path."""
+class FormatAndFile:
+    """An argument FORMAT=FILE, as the pair of the format's name and the path."""
 
-    def pair(text: str) -> tuple[str, Path]:
+    def __init__(self, formats: Sequence[str]) -> None:
+        self.formats = formats
+
+    def __call__(self, text: str) -> tuple[str, Path]:
+        """Raises argparse.ArgumentTypeError, which names the formats."""
         name, equals, path = text.partition("=")
-        if not equals or not path or name not in formats:
-            hint = meant(name, formats) if name not in formats else ""
+        if not equals or not path or name not in self.formats:
+            hint = meant(name, self.formats) if name not in self.formats else ""
+            known = ", ".join(self.formats)
             raise argparse.ArgumentTypeError(
-                f"expected FORMAT=FILE, FORMAT one of {', '.join(formats)}, got {text!r}{hint}"
+                f"expected FORMAT=FILE, FORMAT one of {known}, got {text!r}{hint}"
             )
         return name, Path(path)
 
-    pair.formats = tuple(formats)  # type: ignore[attr-defined]  # for shells to complete
+
+def add_report_argument(parser: argparse.ArgumentParser, kind: Kind) -> None:
+    """`--report FORMAT=FILE`, as often as wanted, in the formats of this kind of report."""
+    formats = names_of(kind)
     parser.add_argument(
         "--report",
         action="append",
         default=[],
-        type=pair,
+        type=FormatAndFile(formats),
         metavar="FORMAT=FILE",
         help=f"write this format ({', '.join(formats)}) to a file as well; may be repeated",
     )
@@ -83,10 +93,10 @@ def check_reports_writable(args: argparse.Namespace) -> None:
         check_writable(path)
 
 
-def save_reports(args: argparse.Namespace, render: Callable[[str], str]) -> None:
-    """Each file of --report; `render` gives a format's text. Before stdout, which may have no reader."""
+def save_reports(args: argparse.Namespace, report: Shown, look: Look) -> None:
+    """Write each file of --report. Call this before stdout is written, which may have no reader."""
     for name, path in args.report:
-        save(render(name), path)
+        save(written_as(name, report, look), path)
 
 
 def show_or_save(

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from graphdoctor.values.program import Exactness, ProgramReport
 
 FEWEST_STEPS = 2
-FORMATS = ("html",)
 
 
 class RunCommand:
@@ -91,7 +90,7 @@ class RunCommand:
         add("--time-limit", type=seconds, default=DEFAULT_LIMIT_S, metavar="TIME",
             help="how long the ranks of a launcher may diagnose a step: 600s (the default), 2m ...")  # fmt: skip
         add_json_argument(parser, "report")
-        add_report_argument(parser, FORMATS)
+        add_report_argument(parser, "ProgramReport")
         add("--diff", metavar="FILE",
             help="rerun the program with and without the proposed changes; write them as a diff if the"
             " results match and no step is slower")  # fmt: skip
@@ -193,8 +192,8 @@ def _of_all_ranks(report: ProgramReport, args: argparse.Namespace) -> ProgramRep
         return report
     from graphdoctor.diagnose.all_ranks import merged_programs
     from graphdoctor.reporters.files import save
-    from graphdoctor.reporters.plain_json import written
-    from graphdoctor.reporters.saved import program_report
+    from graphdoctor.reporters.plain_json import parsed, written
+    from graphdoctor.values.program import ProgramReport
 
     text = written(report)
     if args.json and args.json != STDOUT:
@@ -210,16 +209,22 @@ def _of_all_ranks(report: ProgramReport, args: argparse.Namespace) -> ProgramRep
             args.report = []  # these files are rank 0's, and so is the joined JSON
             args.json = STDOUT if args.json == STDOUT else None
         return msgspec.structs.replace(report, notes=(*report.notes, note))
-    return None if texts is None else merged_programs([program_report(one) for one in texts])
+    return (
+        None
+        if texts is None
+        else merged_programs(
+            [parsed(text, ProgramReport, name=f"rank {rank}") for rank, text in enumerate(texts)]
+        )
+    )
 
 
 def _show(report: ProgramReport, args: argparse.Namespace, look: Look) -> None:
-    from graphdoctor.reporters import program_html, program_page
+    from graphdoctor.reporters import program_page
     from graphdoctor.reporters.files import save
     from graphdoctor.reporters.look import Look
     from graphdoctor.reporters.plain_json import written
 
-    save_reports(args, lambda name: program_html.render(report, Look(base=look.base)))
+    save_reports(args, report, Look(base=look.base))
     if args.json == STDOUT:
         show(written(report))
         return

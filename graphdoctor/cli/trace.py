@@ -22,6 +22,7 @@ from graphdoctor.cli.output import (
     show_or_save,
 )
 from graphdoctor.reporters.files import check_writable
+from graphdoctor.reporters.formats import page_of
 from graphdoctor.values.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from graphdoctor.values.trace import TraceReport
 
 STDIN = "-"
-FORMATS = ("html",)
 
 
 class TraceCommand:
@@ -65,7 +65,7 @@ class TraceCommand:
             help="take the costs of graphs from this GPU (default: the trace's)",
         )
         add_json_argument(parser, "report")
-        add_report_argument(parser, FORMATS)
+        add_report_argument(parser, "TraceReport")
         add(
             "--annotate",
             metavar="FILE",
@@ -91,14 +91,12 @@ class TraceCommand:
                                         *(("--report", path) for _, path in args.report)])  # fmt: skip
         report = _explain(args)
 
-        from graphdoctor.reporters import trace_html
         from graphdoctor.reporters.look import Look
         from graphdoctor.reporters.plain_json import written
-        from graphdoctor.reporters.saved import trace_text
 
-        save_reports(args, lambda name: trace_html.render(report, Look(base=os.getcwd())))
+        save_reports(args, report, Look(base=os.getcwd()))
         show_or_save(
-            args, json=lambda: written(report), page=lambda: trace_text(report, look_of(args))
+            args, json=lambda: written(report), page=lambda: page_of(report, look_of(args))
         )
         return 0
 

@@ -18,6 +18,7 @@ from graphdoctor.record.memory import lacks_memory
 from graphdoctor.record.place import place
 from graphdoctor.record.session import has_template, on_meta
 from graphdoctor.record.without_values import NO_VALUES, without_values
+from graphdoctor.reporters import for_python
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.target import Target, from_object, resolve
 from graphdoctor.values.errors import RaisesInCapture, UsageError, UserCodeError
@@ -43,7 +44,7 @@ def analyze(
     vary_inputs: bool = True,
     values: ValuesChoice = "auto",
     **kwargs: object,
-) -> Report:
+) -> for_python.Report:
     """Diagnose a module on its inputs, or what a function returns as `graphdoctor_target()` would.
 
     Predictions are for `gpu`, fed by `host`: names or files, as --gpu and --host take them.
@@ -66,9 +67,10 @@ def analyze(
         fixed_inputs=not vary_inputs,
         values=values,
     )
-    return with_cells_named(
-        _analyze(lambda: from_object(subject, *inputs, mode=mode, **kwargs), None, options, silent)
+    report = _analyze(
+        lambda: from_object(subject, *inputs, mode=mode, **kwargs), None, options, silent
     )
+    return for_python.Report.of(with_cells_named(report))
 
 
 def analyze_target(spec: str, options: AnalyzeOptions, progress: Progress) -> Report:

@@ -20,11 +20,12 @@ from graphdoctor.pytest_plugin.limits import limits_of
 from graphdoctor.pytest_plugin.session import CheckedTest, Session
 from graphdoctor.pytest_plugin.watching import not_seen, watching
 from graphdoctor.reporters.check import wording
+from graphdoctor.reporters.for_python import Report
 from graphdoctor.reporters.page import rows
+from graphdoctor.values import report as plain
 from graphdoctor.values.check import Check, CheckedTarget, Fault, Occurrence, fails, occurrences
 from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.escape import visible
-from graphdoctor.values.report import Report
 
 if TYPE_CHECKING:
     from graphdoctor.check.settings.files import Project
@@ -113,17 +114,15 @@ class Checker:
     def _analyzed(self, model: object, *inputs: object, **kwargs: Any) -> Report:
         __tracebackhide__ = True
         try:
-            if self._limits.ranks > 1:
-                report = self._of_ranks(model, *inputs, **kwargs)
-            else:
-                report = self._of_one(model, *inputs, **kwargs)
+            analyzed = self._of_ranks if self._limits.ranks > 1 else self._of_one
+            report = analyzed(model, *inputs, **kwargs)
         except GraphDoctorError as error:
             fault = fault_of(error)
             self._tell_fault(fault)
             pytest.fail(f"graphdoctor: {fault.message}\n{fault.details}".rstrip(), pytrace=False)
-        return RelativePaths(self._project().root).report(report)
+        return Report.of(RelativePaths(self._project().root).report(report))
 
-    def _of_one(self, model: object, *inputs: object, **kwargs: Any) -> Report:
+    def _of_one(self, model: object, *inputs: object, **kwargs: Any) -> plain.Report:
         from graphdoctor.pipeline import analyze
 
         settings = self._project().settings
@@ -141,7 +140,7 @@ class Checker:
                 **kwargs,
             )
 
-    def _of_ranks(self, model: object, *inputs: object, **kwargs: object) -> Report:
+    def _of_ranks(self, model: object, *inputs: object, **kwargs: object) -> plain.Report:
         from graphdoctor.check.on_ranks import report_of_ranks
         from graphdoctor.check.run_targets import job_of
 

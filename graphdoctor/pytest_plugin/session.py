@@ -13,8 +13,8 @@ import pytest
 from graphdoctor.check.baseline import Accepted, Baseline, Entry, make, read, render
 from graphdoctor.check.gate import merged
 from graphdoctor.check.settings.files import Project, load
-from graphdoctor.reporters.check import CHECK_REPORTERS
 from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.reporters.formats import names_of, written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import writable
 from graphdoctor.values.check import Check
@@ -75,11 +75,12 @@ class Session:
 
     def check_reports(self) -> None:
         """Raise pytest.UsageError, before any test runs, for a report that could not be written."""
+        formats = names_of("Check")
         for name, path in self._reports():
-            if name not in CHECK_REPORTERS:
+            if name not in formats:
                 raise pytest.UsageError(
-                    f"--graphdoctor-report: {name!r} is none of {', '.join(CHECK_REPORTERS)}"
-                    f"{meant(name, CHECK_REPORTERS)}"
+                    f"--graphdoctor-report: {name!r} is none of {', '.join(formats)}"
+                    f"{meant(name, formats)}"
                 )
             try:
                 check_writable(path)
@@ -95,7 +96,7 @@ class Session:
             return
         check = merged([test.check for test in self._tests], self.project)
         for name, path in self._reports():
-            save(CHECK_REPORTERS[name](check, Look(show_all=True)), path)
+            save(written_as(name, check, Look(show_all=True)), path)
             self.written.append(f"wrote {path}")
 
     def _updated(self) -> Baseline:

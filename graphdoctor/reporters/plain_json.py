@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from graphdoctor.reporters.look import Look
 from graphdoctor.values.check import CHECK_SCHEMA_VERSION, Check
 from graphdoctor.values.compared_traces import FolderReport, TraceComparison
 from graphdoctor.values.errors import UsageError
@@ -43,6 +44,11 @@ _KINDS: dict[type, _Kind] = {
 
 # JSON has no such numbers; a NaN in a model's output must survive saving all the same.
 NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def render(value: Any, look: Look) -> str:
+    """The JSON of any report but a check, which has a module for it."""
+    return written(value)
 
 
 def written(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.analysis import html
 from graphdoctor.reporters.analysis.summary import VERDICTS
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.program_page import of_patch, of_recorded, of_wait, what_happened
@@ -29,7 +29,7 @@ def render(report: ProgramReport, look: Look) -> str:
         css=worst,
         VERDICTS=VERDICTS,
         pages=[
-            escape(REPORTERS["html"](step.report, look)) if step.report is not None else ""
+            escape(html.render(step.report, look)) if step.report is not None else ""
             for step in report.steps
         ],
         recorded=[of_recorded(step) for step in report.steps],

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
@@ -54,11 +52,7 @@ class RankOutcome(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """Everything one analysis found. `reason` is the verdict in one sentence.
-
-    `print(report)` writes the page that `graphdoctor analyze` shows, without colours; in a notebook
-    the report shows itself.
-    """
+    """Everything one analysis found. `reason` is the verdict in one sentence."""
 
     schema_version: int
     tool_version: str
@@ -86,34 +80,3 @@ class Report(Struct, frozen=True):
     ] = ()  # of a step of several ranks; the rest is said of all of them
     lanes: StepLanes | None = None  # None of a step that did not run
     memory: GraphMemory | None = None  # of a graph of the whole step, where that can be one
-
-    def __str__(self) -> str:
-        page: str = _shown_by().page(self)
-        return page.rstrip("\n")
-
-    def _repr_html_(self) -> str:
-        html: str = _shown_by().html(self)
-        return html
-
-    def _repr_pretty_(self, printer: Any, is_cycle: bool) -> None:
-        """What IPython shows in a terminal, where there is no HTML."""
-        printer.text(str(self))
-
-    def show(self, *, all: bool = False, frames: bool = False) -> None:
-        """Write the page to stdout, in colour on a terminal: --all and --frames of the command line."""
-        _shown_by().show(self, show_all=all, show_frames=frames)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the JSON that --json writes. Raises UsageError where the file cannot be made."""
-        _shown_by().save_report(self, path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Report:
-        """A saved report. Raises UsageError, with the reason, for anything else."""
-        report: Report = _shown_by().load_report(path)
-        return report
-
-
-def _shown_by() -> Any:
-    """Reporters stand above values and know what a report is; they are found when one is shown."""
-    return importlib.import_module("graphdoctor.reporters.for_python")

@@ -10,9 +10,7 @@ import pytest
 
 from graphdoctor.check.compare import compare
 from graphdoctor.cli import main
-from graphdoctor.reporters.analysis import REPORTERS
-from graphdoctor.reporters.check import CHECK_REPORTERS
-from graphdoctor.reporters.diff import CHANGES_REPORTERS
+from graphdoctor.reporters.formats import names_of, written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.captures import Region
 from graphdoctor.values.diff import TargetChange
@@ -153,11 +151,11 @@ def test_targets_of_one_side_are_named() -> None:
     }
 
 
-@pytest.mark.parametrize("name", CHANGES_REPORTERS)
+@pytest.mark.parametrize("name", names_of("Changes"))
 def test_hostile_text_is_never_obeyed(name: str) -> None:
     nasty = finding(file=HOSTILE, name=HOSTILE, message=HOSTILE)
     changes = compare({HOSTILE: report()}, {HOSTILE: report(nasty)}, names=(HOSTILE, HOSTILE))
-    text = CHANGES_REPORTERS[name](changes, Look())
+    text = written_as(name, changes, Look())
     assert not re.search(r"[\x00-\x09\x0b-\x1f\u202a-\u202e]", text)
     assert not any(line.lstrip().startswith("::error title") for line in text.splitlines())
     if name == "markdown":
@@ -167,9 +165,9 @@ def test_hostile_text_is_never_obeyed(name: str) -> None:
 
 def test_reports_of_analyze_and_of_check_are_both_read(tmp_path: Path, capsys) -> None:
     one, many = tmp_path / "one.json", tmp_path / "many.json"
-    one.write_text(REPORTERS["json"](report(), Look()), encoding="utf-8")
+    one.write_text(written_as("json", report(), Look()), encoding="utf-8")
     check = checked({"net": report(finding())})
-    many.write_text(CHECK_REPORTERS["json"](check, Look()), encoding="utf-8")
+    many.write_text(written_as("json", check, Look()), encoding="utf-8")
     assert main(["diff", str(one), str(many), "--color=never"]) == 0
     out = capsys.readouterr().out
     assert "safe -> unsafe" in out and "New" in out
@@ -203,7 +201,7 @@ def test_diff_needs_no_torch(tmp_path: Path) -> None:
     from tests.docs.test_packaging import HEAVY, calling, imported_by
 
     path = tmp_path / "r.json"
-    path.write_text(REPORTERS["json"](report(), Look()), encoding="utf-8")
+    path.write_text(written_as("json", report(), Look()), encoding="utf-8")
     assert imported_by(calling("diff", str(path), str(path))).isdisjoint(HEAVY)
 
 

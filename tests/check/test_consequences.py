@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from graphdoctor.check.baseline import Accepted, Baseline, make
-from graphdoctor.reporters.check import CHECK_REPORTERS
+from graphdoctor.reporters.formats import names_of, written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.check import Check
 from graphdoctor.values.finding import Finding
@@ -64,9 +64,9 @@ def test_slow_replay_takes_no_coverage_on() -> None:
     assert "coverage" in alone(check)
 
 
-@pytest.mark.parametrize("name", sorted({*CHECK_REPORTERS} - {"json"}))
+@pytest.mark.parametrize("name", sorted({*names_of("Check")} - {"json"}))
 def test_every_format_has_one_error_that_says_all(name: str) -> None:
-    text = CHECK_REPORTERS[name](failing(finding()), Look(width=200))
+    text = written_as(name, failing(finding()), Look(width=200))
     said = json.dumps(json.loads(text)) if name in {"sarif", "gitlab"} else text
     assert said.count("more than in the baseline") == 2
     assert "worse than the baseline" not in said
@@ -74,14 +74,14 @@ def test_every_format_has_one_error_that_says_all(name: str) -> None:
 
 def test_counts_of_formats_are_one() -> None:
     check = failing(finding())
-    junit = ET.fromstring(CHECK_REPORTERS["junit"](check, Look()))
+    junit = ET.fromstring(written_as("junit", check, Look()))
     assert junit.get("failures") == "1"
-    lines = CHECK_REPORTERS["github"](check, Look()).splitlines()
+    lines = written_as("github", check, Look()).splitlines()
     assert [line.split(" ")[0] for line in lines if line.startswith("::")] == ["::error"]
     assert lines[-1] == "graphdoctor: failed: 1 new finding in 1 target"
 
 
 def test_github_annotates_findings_before_figures() -> None:
     new = finding(certainty="unknown")
-    text = CHECK_REPORTERS["github"](failing(new, fail_on="error"), Look())
+    text = written_as("github", failing(new, fail_on="error"), Look())
     assert text.index("line=3,") < text.index("worse than the baseline")

@@ -11,7 +11,7 @@ from graphdoctor.check.gate import Outcome, gate
 from graphdoctor.check.narrow import shard_of, share
 from graphdoctor.check.saved_checks import outcomes_of, read_checks
 from graphdoctor.check.settings.settings import TargetSettings
-from graphdoctor.reporters.check import CHECK_REPORTERS
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.check import Fault
 from graphdoctor.values.errors import UsageError
@@ -35,7 +35,7 @@ def _saved(folder: Path, count: int) -> list[Path]:
         shard = shard_of(SETTINGS, number, count)
         outcomes = [Outcome(one, RESULTS[one.name]) for one in share(SETTINGS, shard)]
         found = gate(outcomes, _baseline(), project(targets=SETTINGS), is_complete=False)
-        text = CHECK_REPORTERS["json"](found, Look())
+        text = written_as("json", found, Look())
         path = folder / f"{number}.json"
         table = json.loads(text) | {"shard": {"number": number, "count": count, "of": shard.of}}
         path.write_text(json.dumps(table), encoding="utf-8")
@@ -59,8 +59,7 @@ def test_the_whole_is_what_one_check_gives(name: str, count: int, tmp_path: Path
     outcomes, is_complete = outcomes_of(read_checks(_saved(tmp_path, count)), settings)
     found = gate(outcomes, _baseline(), settings, is_complete=is_complete)
     assert [stale.target for stale in found.stale] == ["removed"]
-    render = CHECK_REPORTERS[name]
-    assert render(found, Look()) == render(wanted, Look())
+    assert written_as(name, found, Look()) == written_as(name, wanted, Look())
 
 
 def test_a_missing_a_double_and_a_foreign_share_are_errors(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import graphdoctor
 from graphdoctor.cli import COMMANDS, main
-from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError, UsageError, UserCodeError
 from graphdoctor.values.options import AnalyzeOptions
@@ -40,7 +40,7 @@ def analysis(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Analy
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "report.json"
-    path.write_text(REPORTERS["json"](PARTLY_SAFE, Look()), encoding="utf-8")
+    path.write_text(written_as("json", PARTLY_SAFE, Look()), encoding="utf-8")
     return path
 
 

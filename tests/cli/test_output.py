@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from graphdoctor.cli.output import progress
-from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from tests.support.reports import PARTLY_SAFE
 
@@ -19,7 +19,7 @@ from tests.support.reports import PARTLY_SAFE
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "report.json"
-    path.write_text(REPORTERS["json"](PARTLY_SAFE, Look()), encoding="utf-8")
+    path.write_text(written_as("json", PARTLY_SAFE, Look()), encoding="utf-8")
     return path
 
 

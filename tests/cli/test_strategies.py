@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.cli import main
-from graphdoctor.reporters.analysis import REPORTERS
-from graphdoctor.reporters.analysis.json import parse
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import parsed
 from graphdoctor.values.figures import many_text, more_bytes_text
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Report
@@ -115,7 +115,7 @@ def test_asking_for_what_cannot_be_judged_in_time_is_no_success(
 
 
 def page(report: Report, **look: Any) -> str:
-    return REPORTERS["terminal"](report, Look(base=BASE, show_all=True, **look))
+    return written_as("terminal", report, Look(base=BASE, show_all=True, **look))
 
 
 def section(text: str) -> list[str]:
@@ -209,8 +209,8 @@ def test_less_memory_than_eager_is_shown_below_zero_and_told() -> None:
     more = replace(less, extra_bytes=512_000_000)
     text = " ".join(page(replace(COMPARED_ON_GPU, strategies=(more,))).split())
     assert "compared with eager. Pays at" in text
-    saved = REPORTERS["json"](replace(COMPARED_ON_GPU, strategies=(less,)), Look())
-    assert parse(saved.encode(), name="r.json").strategies[0].extra_bytes == -512_000_000
+    saved = written_as("json", replace(COMPARED_ON_GPU, strategies=(less,)), Look())
+    assert parsed(saved.encode(), Report, name="r.json").strategies[0].extra_bytes == -512_000_000
 
 
 def test_what_a_strategy_says_cannot_colour_the_page() -> None:
@@ -220,8 +220,8 @@ def test_what_a_strategy_says_cannot_colour_the_page() -> None:
 
 
 def test_a_saved_report_keeps_rows_and_advice() -> None:
-    saved = REPORTERS["json"](COMPARED_ON_GPU, Look())
-    again = parse(saved.encode(), name="report.json")
+    saved = written_as("json", COMPARED_ON_GPU, Look())
+    again = parsed(saved.encode(), Report, name="report.json")
     assert again.strategies == COMPARED_ON_GPU.strategies
     assert again.recommendation == COMPARED_ON_GPU.recommendation
     assert '"strategy"' in saved

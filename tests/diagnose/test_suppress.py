@@ -16,7 +16,7 @@ from graphdoctor.cli import main
 from graphdoctor.diagnose.comments import comments_in
 from graphdoctor.diagnose.suppress import suppress
 from graphdoctor.pipeline import analyze_target
-from graphdoctor.reporters.check import CHECK_REPORTERS
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.finding import Finding, IdleComment, Suppression, caller_of
 from graphdoctor.values.locations import Location
@@ -373,11 +373,11 @@ def test_a_check_takes_comments(tmp_path: Path) -> None:
 def test_the_page_of_a_check_has_a_fix_once_and_frames_where_asked_for() -> None:
     deep = finding(9, file="site-packages/library/core.py", stack=(Location("models/net.py", 3),))
     check = checked({"net": report(deep, finding(5, source="y.item()"))})
-    page = CHECK_REPORTERS["full"](check, Look())
+    page = written_as("full", check, Look())
     assert page.count("    Fix   Keep it on the device.") == 1
     assert page.count("    Fix   as for 1\n") == 1
     assert "called from models/net.py:3\n" not in page
-    frames = CHECK_REPORTERS["full"](check, Look(show_frames=True))
+    frames = written_as("full", check, Look(show_frames=True))
     assert frames.count("    called from models/net.py:3\n") == 1
 
 

@@ -13,6 +13,8 @@ import grimp
 import networkx as nx
 import pytest
 
+from graphdoctor.reporters.formats import FORMATS
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "graphdoctor"
 PAGES = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
@@ -37,16 +39,26 @@ def test_no_rooms_use_each_other_in_a_circle() -> None:
     assert [sorted(circle) for circle in nx.simple_cycles(rooms)] == []
 
 
-def test_no_modules_of_the_device_import_each_other_in_a_circle() -> None:
-    """Imports for type checkers and those inside functions count."""
+@pytest.mark.parametrize("room", ["device", "reporters", "values"])
+def test_no_modules_of_a_room_import_each_other_in_a_circle(room: str) -> None:
+    """Imports for type checkers and those inside functions count, and what the list of formats loads."""
     graph = grimp.build_graph("graphdoctor")
     modules: nx.DiGraph[str] = nx.DiGraph()
-    for importer in graph.find_descendants("graphdoctor.device"):
+    for row in FORMATS:
+        modules.add_edge("graphdoctor.reporters.formats", f"graphdoctor.reporters.{row.module}")
+    for importer in graph.find_descendants(f"graphdoctor.{room}"):
         for imported in graph.find_modules_directly_imported_by(importer):
-            if imported.startswith("graphdoctor.device."):
+            if imported.startswith(f"graphdoctor.{room}."):
                 modules.add_edge(importer, imported)
     assert modules.number_of_edges() > 40
     assert [sorted(circle) for circle in nx.simple_cycles(modules)] == []
+
+
+def test_values_load_nothing_by_name() -> None:
+    """So that the circles above are all that there are: a value knows no room, not even late."""
+    files = sorted((PACKAGE / "values").glob("*.py"))
+    assert files
+    assert [path.name for path in files if "import_module" in path.read_text("utf-8")] == []
 
 
 def test_no_file_name_stands_three_times() -> None:

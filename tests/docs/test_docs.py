@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphdoctor.pipeline import analyze_target
-from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.options import AnalyzeOptions
 
@@ -57,7 +57,8 @@ def test_the_readme_shows_what_the_demo_prints(generate: ModuleType) -> None:
     """If not: make docs."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     options = AnalyzeOptions(device="emulated")
-    page = REPORTERS["terminal"](
+    page = written_as(
+        "terminal",
         analyze_target(str(ROOT / generate.DEMO), options, lambda doing: None),
         Look(base=str(ROOT)),
     )

@@ -46,12 +46,12 @@ def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
 
 
 def test_showing_a_report_imports_nothing_heavy(tmp_path: Path) -> None:
-    from graphdoctor.reporters.analysis import REPORTERS
+    from graphdoctor.reporters.formats import written_as
     from graphdoctor.reporters.look import Look
     from tests.support.reports import PARTLY_SAFE
 
     path = tmp_path / "report.json"
-    path.write_text(REPORTERS["json"](PARTLY_SAFE, Look()), encoding="utf-8")
+    path.write_text(written_as("json", PARTLY_SAFE, Look()), encoding="utf-8")
     assert imported_by(calling("report", str(path))).isdisjoint(HEAVY)
 
 

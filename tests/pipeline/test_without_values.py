@@ -9,7 +9,7 @@ import torch
 
 import graphdoctor
 from graphdoctor.record import memory
-from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import Report
@@ -116,7 +116,7 @@ def test_what_was_assumed_is_said_with_its_line() -> None:
         ("False", "if (x * 0).sum() > 0:"),
         ("true of every element", "return x[x > 0].sum() * (scale + 1)"),
     ]
-    page = REPORTERS["terminal"](report, Look(show_all=True))
+    page = written_as("terminal", report, Look(show_all=True))
     assert "Assumed       False at" in page
     assert "test_without_values.py" in page
 

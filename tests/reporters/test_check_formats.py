@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphdoctor.cli.check import FORMATS
-from graphdoctor.reporters.check import CHECK_REPORTERS, github, markdown, sarif
+from graphdoctor.reporters.check import github, markdown, sarif
 from graphdoctor.reporters.check.json import parse
+from graphdoctor.reporters.formats import names_of, written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.captures import ON_FRESH_INPUTS, CaptureOutcome, Verification
 from graphdoctor.values.check import Check, Fault
@@ -32,7 +32,7 @@ MULTITOOL = os.environ.get("GRAPHDOCTOR_SARIF_MULTITOOL") or shutil.which("Sarif
 
 
 def rendered(name: str, check: Check | None = None) -> str:
-    return CHECK_REPORTERS[name](check or hostile_check(), Look())
+    return written_as(name, check or hostile_check(), Look())
 
 
 def many(count: int) -> Check:
@@ -41,13 +41,7 @@ def many(count: int) -> Check:
     return checked({"net": report(*found)})
 
 
-def test_every_format_has_its_module() -> None:
-    folder = Path(__file__).parents[2] / "graphdoctor" / "reporters" / "check"
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "wording"}
-    assert modules == set(CHECK_REPORTERS) == set(FORMATS)
-
-
-@pytest.mark.parametrize("name", CHECK_REPORTERS)
+@pytest.mark.parametrize("name", names_of("Check"))
 def test_hostile_text_is_never_obeyed(name: str) -> None:
     """No control character but line breaks, no mark that turns text around, nothing unpaired."""
     text = rendered(name)
@@ -57,13 +51,13 @@ def test_hostile_text_is_never_obeyed(name: str) -> None:
         assert not re.search(r"[\u202a-\u202e\u2028\ufffe]", text)
 
 
-@pytest.mark.parametrize("name", CHECK_REPORTERS)
+@pytest.mark.parametrize("name", names_of("Check"))
 def test_hostile_text_makes_no_line_of_its_own(name: str) -> None:
     lines = [line.strip() for line in rendered(name).splitlines()]
     assert not any(line.startswith(("::error title=x", "##[error]")) for line in lines)
 
 
-@pytest.mark.parametrize("name", CHECK_REPORTERS)
+@pytest.mark.parametrize("name", names_of("Check"))
 def test_clean_check_of_no_target_is_a_document_too(name: str) -> None:
     rendered(name, checked({}))
 
@@ -297,7 +291,7 @@ def test_full_page_says_which_inputs_a_safe_verdict_was_not_proved_for() -> None
 def test_full_page_fits_narrow_and_wide_terminals(width: int) -> None:
     names = [f"models/a/rather/deep/folder/of/networks/{number}" for number in range(3)]
     check = checked({name: report(finding(certainty="confirmed")) for name in names})
-    page = CHECK_REPORTERS["full"](check, Look(width=width, show_all=True))
+    page = written_as("full", check, Look(width=width, show_all=True))
     longer = [line for line in page.splitlines() if len(line) > width]
     assert [line for line in longer if len(line.split()) > 2] == []
     assert "New findings " in page and f"{names[0]}, {names[1]}" in " ".join(page.split())
@@ -320,7 +314,7 @@ anything = st.text(st.characters(), max_size=30)  # lone surrogates too
 def test_any_text_gives_documents_that_can_be_read(name: str, path: str, code: str) -> None:
     found = finding(file=f"models/{path}.py", source=code, name=name, message=code, fix=name)
     check = checked({f"n{name}": report(found), "broken": Fault("failed", 3, name, code)})
-    texts = {one: rendered(one, check) for one in CHECK_REPORTERS}
+    texts = {one: rendered(one, check) for one in names_of("Check")}
     assert all(text.encode("utf-8") for text in texts.values())
     jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(texts["sarif"]))
     assert len(json.loads(texts["gitlab"])) == 2

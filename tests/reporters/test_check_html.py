@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+import graphdoctor
 from graphdoctor.cli import main
-from graphdoctor.reporters.check import CHECK_REPORTERS
 from graphdoctor.reporters.check.html import render_history
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.web.history import Curve, Dated, curves_of
 from graphdoctor.values.check import Check, Fault, Figures
@@ -37,7 +38,7 @@ def curve(checks: list[Dated], label: str, target: int = 0) -> Curve:
 
 
 def page(check: Check) -> Parsed:
-    return Parsed(CHECK_REPORTERS["html"](check, Look()))
+    return Parsed(written_as("html", check, Look()))
 
 
 def test_new_findings_stand_in_the_margin_of_their_code() -> None:
@@ -96,10 +97,10 @@ def test_command_shows_saved_checks_as_a_history(
     files = []
     for dated in history(9, 3):
         files.append(str(tmp_path / f"{dated.name}.json"))
-        Path(files[-1]).write_text(CHECK_REPORTERS["json"](dated.check, Look()), encoding="utf-8")
+        Path(files[-1]).write_text(written_as("json", dated.check, Look()), encoding="utf-8")
     assert main(["view", *files, "-o", "-"]) == 0
     assert capsys.readouterr().out == render_history(history(9, 3), Look())
-    SAFE.save(tmp_path / "report.json")
+    graphdoctor.Report.of(SAFE).save(tmp_path / "report.json")
     assert main(["view", str(tmp_path / "report.json"), *files, "-o", "-"]) == 2
     assert "is no check: several files are shown as the history" in capsys.readouterr().err
     assert main(["view", *files, str(tmp_path / "report.json"), "-o", "-"]) == 2

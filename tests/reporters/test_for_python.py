@@ -12,23 +12,27 @@ import msgspec
 import pytest
 
 import graphdoctor
-from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.errors import UsageError
+from tests.support import reports
 from tests.support.checking import HOSTILE
-from tests.support.reports import PARTLY_SAFE, SAFE
+
+PARTLY_SAFE, SAFE = map(graphdoctor.Report.of, (reports.PARTLY_SAFE, reports.SAFE))
 
 
 def test_printing_a_report_writes_its_page(capsys: pytest.CaptureFixture[str]) -> None:
     print(PARTLY_SAFE)
-    assert capsys.readouterr().out == REPORTERS["terminal"](PARTLY_SAFE, Look(base=str(Path.cwd())))
+    assert capsys.readouterr().out == written_as(
+        "terminal", PARTLY_SAFE, Look(base=str(Path.cwd()))
+    )
     assert repr(PARTLY_SAFE).startswith("Report(")
 
 
 def test_showing_one_takes_the_options_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     PARTLY_SAFE.show(all=True, frames=True)
     look = Look(base=str(Path.cwd()), show_all=True, show_frames=True)
-    assert capsys.readouterr().out == REPORTERS["terminal"](PARTLY_SAFE, look)
+    assert capsys.readouterr().out == written_as("terminal", PARTLY_SAFE, look)
 
 
 class Elements(HTMLParser):

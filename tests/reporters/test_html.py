@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import graphdoctor
 from graphdoctor.cli import main
-from graphdoctor.reporters.analysis import REPORTERS
-from graphdoctor.reporters.analysis.json import parse
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import parsed
 from graphdoctor.values.finding import IdleComment, Suppression
 from graphdoctor.values.report import Report
 from tests.support.checking import HOSTILE
@@ -41,12 +42,12 @@ DRAWN = change(COMPARED, lanes=many_lanes(40, layers=2, file=FILE))
 
 
 def page(report: Report, base: str = BASE) -> str:
-    return REPORTERS["html"](report, Look(base=base))
+    return written_as("html", report, Look(base=base))
 
 
 def with_text_everywhere(text: str) -> Report:
     """Each text that a model, a path or a program can decide."""
-    value = json.loads(REPORTERS["json"](DRAWN, Look()))
+    value = json.loads(written_as("json", DRAWN, Look()))
     kept = {
         "verdict",
         "effect",
@@ -169,7 +170,7 @@ def test_suppressed_findings_and_idle_comments_are_told() -> None:
 
 @pytest.mark.parametrize("report", [*GOLDEN_REPORTS.values(), DRAWN])
 def test_saved_report_gives_the_same_page(report: Report) -> None:
-    saved = parse(REPORTERS["json"](report, Look()).encode(), name="report.json")
+    saved = parsed(written_as("json", report, Look()).encode(), Report, name="report.json")
     assert page(saved) == page(report)
 
 
@@ -206,13 +207,13 @@ def test_command_writes_the_page_of_a_saved_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    DRAWN.save("report.json")
+    graphdoctor.Report.of(DRAWN).save("report.json")
     assert main(["view", "report.json", "-o", "page.html"]) == 0
     assert Path("page.html").read_text(encoding="utf-8") == page(DRAWN, str(tmp_path))
 
 
 def test_page_goes_to_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    SAFE.save(tmp_path / "report.json")
+    graphdoctor.Report.of(SAFE).save(tmp_path / "report.json")
     assert main(["view", str(tmp_path / "report.json"), "-o", "-"]) == 0
     assert capsys.readouterr().out.startswith("<!doctype html>")
 
@@ -224,7 +225,7 @@ def test_without_a_screen_the_path_is_said(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("sys.platform", "linux")
-    SAFE.save(tmp_path / "run.json")
+    graphdoctor.Report.of(SAFE).save(tmp_path / "run.json")
     assert main(["view", str(tmp_path / "run.json")]) == 0
     said = capsys.readouterr()
     written = Path(said.out.strip())

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.reporters import program_html, trace_html
-from graphdoctor.reporters.analysis import REPORTERS
 from graphdoctor.reporters.check.html import render_history
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.web.history import Dated
 from graphdoctor.trace import read_trace
@@ -30,7 +30,7 @@ NO_AXE = "axe-playwright-python is not installed"
 
 def written(report: Report, folder: Path) -> Path:
     file = folder / "page.html"
-    file.write_text(REPORTERS["html"](report, Look()), encoding="utf-8")
+    file.write_text(written_as("html", report, Look()), encoding="utf-8")
     return file
 
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphdoctor.reporters.analysis import REPORTERS
-from graphdoctor.reporters.analysis.json import parse, read
+import graphdoctor
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import parsed
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import SCHEMA_VERSION, Report
 from graphdoctor.values.watched import WatchReport
@@ -28,14 +29,14 @@ DRAWN = change(PARTLY_SAFE, lanes=many_lanes(5, layers=1))
 
 
 def written(report: Report) -> str:
-    return REPORTERS["json"](report, Look())
+    return written_as("json", report, Look())
 
 
 @pytest.mark.parametrize("report", [PARTLY_SAFE, SAFE, DRAWN], ids=["partly-safe", "safe", "drawn"])
 def test_what_is_written_is_read_again(report: Report, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text(written(report), encoding="utf-8")
-    assert read(path) == report
+    assert graphdoctor.Report.load(path) == graphdoctor.Report.of(report)
 
 
 @pytest.mark.parametrize("report", [PARTLY_SAFE, SAFE, DRAWN], ids=["partly-safe", "safe", "drawn"])
@@ -46,11 +47,11 @@ def test_what_is_written_follows_the_schema(report: Report) -> None:
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_is_read_again(text: str) -> None:
     report = change(SAFE, reason=text, limits=(text,))
-    assert parse(written(report).encode(), name="x") == report
+    assert parsed(written(report).encode(), Report, name="x") == report
 
 
 def test_lone_surrogate_becomes_visible_text() -> None:
-    report = parse(written(change(SAFE, reason="a\ud800b")).encode(), name="x")
+    report = parsed(written(change(SAFE, reason="a\ud800b")).encode(), Report, name="x")
     assert report.reason == r"a\ud800b"
 
 
@@ -62,7 +63,7 @@ def test_any_number_is_read_again(number: float) -> None:
     outcome = change(WRONG, verification=change(check, differences=differences))
     text = written(change(SAFE, captures=(outcome,)))
     jsonschema.Draft202012Validator(schema_of("report")).validate(json.loads(text))
-    (again,) = parse(text.encode(), name="x").captures
+    (again,) = parsed(text.encode(), Report, name="x").captures
     assert again.verification is not None
     assert repr(again.verification.differences[0].max_abs) == repr(number)
 
@@ -70,7 +71,7 @@ def test_any_number_is_read_again(number: float) -> None:
 @given(st.integers(min_value=0, max_value=len(written(PARTLY_SAFE).rstrip().encode()) - 1))
 def test_report_cut_short_anywhere_says_so(length: int) -> None:
     with pytest.raises(UsageError, match=r"^r\.json is (cut short|empty); run"):
-        parse(written(PARTLY_SAFE).encode()[:length], name="r.json")
+        parsed(written(PARTLY_SAFE).encode()[:length], Report, name="r.json")
 
 
 @pytest.mark.parametrize(
@@ -91,57 +92,54 @@ def test_report_cut_short_anywhere_says_so(length: int) -> None:
 )
 def test_what_is_no_report_is_refused_in_a_sentence(content: bytes, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence) as caught:
-        parse(content, name="r.json")
+        parsed(content, Report, name="r.json")
     assert "\n" not in str(caught.value)
 
 
 def test_another_file_is_named_for_what_it_is() -> None:
     with pytest.raises(UsageError, match=r"host\.toml is TOML, as hosts.*`--host host\.toml` or"):
-        parse(b'name = "slow"', name="host.toml")
+        parsed(b'name = "slow"', Report, name="host.toml")
     with pytest.raises(UsageError, match=r"others save: it begins with 'epoch 1'$"):
-        parse(b"epoch 1\nloss 2\n", name="log.txt")
+        parsed(b"epoch 1\nloss 2\n", Report, name="log.txt")
     with pytest.raises(UsageError, match=r"others save: it is no text$"):
-        parse(b"\x80\x02}q\x00", name="model.pt")
+        parsed(b"\x80\x02}q\x00", Report, name="model.pt")
 
 
 def test_newer_schema_asks_for_an_upgrade() -> None:
     newer = {"schema_version": SCHEMA_VERSION + 1, "something": "else"}
     with pytest.raises(UsageError, match="newer than version 1 that this graphdoctor reads; upg"):
-        parse(json.dumps(newer).encode(), name="r.json")
+        parsed(json.dumps(newer).encode(), Report, name="r.json")
 
 
 def test_what_another_command_saved_is_no_newer_report() -> None:
     watched = {name: None for name in WatchReport.__struct_fields__}
     with pytest.raises(UsageError, match="is what `graphdoctor watch` saved"):
-        parse(json.dumps(watched | {"schema_version": SCHEMA_VERSION + 1}).encode(), name="w.json")
+        parsed(
+            json.dumps(watched | {"schema_version": SCHEMA_VERSION + 1}).encode(),
+            Report,
+            name="w.json",
+        )
 
 
 def test_older_schema_asks_for_a_new_analysis() -> None:
     with pytest.raises(UsageError, match="analyze"):
-        parse(b'{"schema_version": 0}', name="r.json")
+        parsed(b'{"schema_version": 0}', Report, name="r.json")
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read the report .*gone\.json: No such file"):
-        read(tmp_path / "gone.json")
+        graphdoctor.Report.load(tmp_path / "gone.json")
 
 
 def test_folder_is_no_report(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Is a directory"):
-        read(tmp_path)
-
-
-def test_every_format_has_its_module() -> None:
-    folder = Path(__file__).parents[2] / "graphdoctor" / "reporters" / "analysis"
-    sections = {"captures", "findings", "gain", "strategies", "summary", "suppressed"}
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert modules - sections == set(REPORTERS)
+        graphdoctor.Report.load(tmp_path)
 
 
 def test_a_report_saved_before_regions_had_needs_is_read() -> None:
-    saved = json.loads(REPORTERS["json"](PARTLY_SAFE, Look()))
+    saved = json.loads(written_as("json", PARTLY_SAFE, Look()))
     for region in saved["regions"]:
         region.pop("needs", None)
     assert [
-        region.needs for region in parse(json.dumps(saved).encode(), name="r.json").regions
+        region.needs for region in parsed(json.dumps(saved).encode(), Report, name="r.json").regions
     ] == [(), ()]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from graphdoctor.cli import main
 from graphdoctor.reporters import program_html
-from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import written
 from graphdoctor.reporters.saved import page_of
@@ -32,7 +32,7 @@ def frames(shown: Parsed) -> list[str]:
 def test_each_step_is_a_row_and_its_own_page_is_inside() -> None:
     left_out = replace(step_of(None), name="c.py:3", reason="It was seen twice only.")
     shown = page(step_of(COMPARED), step_of(SAFE), left_out)
-    assert frames(shown) == [REPORTERS["html"](one, Look()) for one in (COMPARED, SAFE)]
+    assert frames(shown) == [written_as("html", one, Look()) for one in (COMPARED, SAFE)]
     assert "NOT DIAGNOSED" in shown.text and "It was seen twice only." in shown.text
     ids = shown.all_of("id")
     assert len(ids) == len(set(ids)) and {target[1:] for target in shown.all_of("href")} <= set(ids)

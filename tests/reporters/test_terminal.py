@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.analysis import terminal
+from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page, wrap
 from graphdoctor.values.captures import Need, Verification
@@ -36,7 +37,7 @@ from tests.support.reports import (
     strategy,
 )
 
-render = REPORTERS["terminal"]
+render = terminal.render
 change = msgspec.structs.replace
 ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -404,10 +405,10 @@ def test_strategies_that_are_skipped_for_one_reason_share_a_line() -> None:
     page = render(report, Look(show_all=True))
     assert f"  Skipped       split-step, segments: {of_training}\n" in page
     assert "  modules   skipped\n    no module is safe\n" in page
-    html = REPORTERS["html"](report, Look())
+    html = written_as("html", report, Look())
     assert f"<b>Skipped</b> split-step, segments: {of_training}" in html
     assert html.count(of_training) == 1
-    none_left = REPORTERS["html"](change(COMPARED, strategies=rows[1:3]), Look())
+    none_left = written_as("html", change(COMPARED, strategies=rows[1:3]), Look())
     assert f"split-step, segments: {of_training}" in none_left
     assert "Table of strategies" not in none_left
 

@@ -370,7 +370,7 @@ GOLDEN_REPORTS = {
 
 if __name__ == "__main__":
     from graphdoctor.reporters import program_page
-    from graphdoctor.reporters.analysis import REPORTERS
+    from graphdoctor.reporters.formats import written_as
     from graphdoctor.reporters.look import Look
 
     GOLDEN.mkdir(exist_ok=True)
@@ -378,5 +378,5 @@ if __name__ == "__main__":
     (GOLDEN / "program.txt").write_text(page, encoding="utf-8")
     for name, report in GOLDEN_REPORTS.items():
         for suffix, show_all in (("", False), ("_all", True)):
-            page = REPORTERS["terminal"](report, Look(base=BASE, show_all=show_all))
+            page = written_as("terminal", report, Look(base=BASE, show_all=show_all))
             (GOLDEN / f"{name}{suffix}.txt").write_text(page, encoding="utf-8")

@@ -23,7 +23,7 @@ from graphdoctor.check.cache.dependencies import (
     environment_digest,
 )
 from graphdoctor.check.cache.reads import Reads
-from graphdoctor.reporters.analysis.json import parse
+from graphdoctor.reporters.plain_json import parsed
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import Report
 
@@ -65,7 +65,7 @@ class Cache:
         if entry is None:
             return None
         try:
-            report = parse(entry.report_json.encode(), name=name)
+            report = parsed(entry.report_json.encode(), Report, name=name)
         except UsageError:
             return None
         self.taken += 1

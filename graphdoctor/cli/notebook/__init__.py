@@ -14,7 +14,7 @@ from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeErro
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphdoctor.values.report import Report
+    from graphdoctor.reporters.for_python import Report
 
 MAGIC = "graphdoctor"
 _NAME = "cell"

@@ -1,0 +1,98 @@
+"""Every format that a report can be written in: what the command line offers, and which module writes it.
+
+`--help` reads this list, so nothing else is imported before something is written.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from graphdoctor.reporters.look import Look
+    from graphdoctor.values.check import Check
+    from graphdoctor.values.compared_traces import AnyTrace
+    from graphdoctor.values.diff import Changes
+    from graphdoctor.values.program import ProgramReport
+    from graphdoctor.values.report import Report
+    from graphdoctor.values.sweep import Sweep
+    from graphdoctor.values.watched import WatchReport
+
+    Shown = Report | ProgramReport | Check | Changes | Sweep | WatchReport | AnyTrace
+
+# The names of the classes in graphdoctor/values/.
+Kind = Literal[
+    "Report",
+    "ProgramReport",
+    "Check",
+    "Changes",
+    "Sweep",
+    "WatchReport",
+    "TraceReport",
+    "FolderReport",
+    "TraceComparison",
+]
+
+
+class Format(NamedTuple):
+    """A format as options name it, and which kinds of report it shows.
+
+    `module` lies below graphdoctor/reporters/ and has a function `render(value, look) -> str`.
+    """
+
+    name: str
+    kinds: tuple[Kind, ...]
+    module: str
+
+
+_TRACES: tuple[Kind, ...] = ("TraceReport", "FolderReport", "TraceComparison")
+
+# Help and errors name the formats of a kind in this order. The first one is the terminal's page.
+FORMATS = (
+    Format("terminal", ("Report",), "analysis.terminal"),
+    Format("terminal", ("ProgramReport",), "program_page"),
+    Format("terminal", ("Sweep",), "sweep_page"),
+    Format("terminal", ("WatchReport",), "watch_page"),
+    Format("terminal", ("TraceReport",), "trace_page"),
+    Format("terminal", ("FolderReport",), "trace_folder"),
+    Format("terminal", ("TraceComparison",), "trace_before_after"),
+    Format("full", ("Check",), "check.full"),
+    Format("full", ("Changes",), "diff.full"),
+    Format("concise", ("Check",), "check.concise"),
+    Format("json", ("Check",), "check.json"),
+    Format("json", ("Report", "ProgramReport", "Sweep", "WatchReport", *_TRACES), "plain_json"),
+    Format("sarif", ("Check",), "check.sarif"),
+    Format("github", ("Check",), "check.github"),
+    Format("gitlab", ("Check",), "check.gitlab"),
+    Format("junit", ("Check",), "check.junit"),
+    Format("markdown", ("Check",), "check.markdown"),
+    Format("markdown", ("Changes",), "diff.markdown"),
+    Format("html", ("Report",), "analysis.html"),
+    Format("html", ("ProgramReport",), "program_html"),
+    Format("html", ("Check",), "check.html"),
+    Format("html", _TRACES, "trace_html"),
+)
+
+
+def names_of(kind: Kind) -> tuple[str, ...]:
+    """The formats of a kind of report, the terminal's page first."""
+    return tuple(one.name for one in FORMATS if kind in one.kinds)
+
+
+def kind_of(shown: type[Shown]) -> Kind:
+    """The kind of a class of reports."""
+    kind: Any = shown.__name__
+    return kind  # type: ignore[no-any-return]
+
+
+def written_as(name: str, value: Shown, look: Look) -> str:
+    """The text of a report in a format of its kind."""
+    kind = kind_of(type(value))
+    module = next(one.module for one in FORMATS if one.name == name and kind in one.kinds)
+    text: str = importlib.import_module(f"graphdoctor.reporters.{module}").render(value, look)
+    return text
+
+
+def page_of(value: Shown, look: Look) -> str:
+    """The page that a terminal shows."""
+    return written_as(names_of(kind_of(type(value)))[0], value, look)
