@@ -129,6 +129,7 @@ def _not_right(session: Session, graphed: GraphedModules, ran: EagerRuns | None)
         exact=session.device.kind == "emulated",
         now=session.start,
         ran=ran,
+        meeting=session.device.meeting,
     )
     if verification.status == "verified":
         return ""

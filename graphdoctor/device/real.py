@@ -23,6 +23,7 @@ from graphdoctor.device.observe.host_calls import (
     rng_call_name,
     telling_repr,
 )
+from graphdoctor.device.observe.meeting import meeting_of_process
 from graphdoctor.device.observe.operators import Call, Observer, tensors_of
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
@@ -64,6 +65,7 @@ class WatchedDevice:
 
     def __init__(self) -> None:
         self.was_asked = False
+        self.meeting = meeting_of_process()
         self.table: StorageTable = RealStorageTable()
         self.assumes_capture = False
         self._observers: tuple[Observer, ...] = ()

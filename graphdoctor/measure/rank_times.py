@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from graphdoctor.device.observe.meeting import MEETING
+from graphdoctor.device.observe.meeting import Meeting
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.measure.skew import is_one_host
 from graphdoctor.trace import Trace
@@ -33,7 +33,7 @@ class Times(NamedTuple):
 
 
 def estimate_of_ranks(
-    eager: Trace, wall_us: float, profile: DeviceProfile, *, steps: int
+    eager: Trace, wall_us: float, profile: DeviceProfile, *, steps: int, meeting: Meeting
 ) -> Estimate | None:
     """`steps` eager steps under the profiler, each of which takes `wall_us` without it.
 
@@ -42,7 +42,7 @@ def estimate_of_ranks(
     Raises UsageError when the trace has no device events.
     """
     lane = rank_lane(eager)
-    times = _times(lane, steps)
+    times = _times(lane, steps, meeting)
     if times is None:
         return None
     found = estimate_from_trace(eager, wall_us, profile)
@@ -72,9 +72,9 @@ def estimate_of_ranks(
     )
 
 
-def _times(lane: RankLane, steps: int) -> Times | None:
+def _times(lane: RankLane, steps: int, meeting: Meeting) -> Times | None:
     mine = [lane.start_ns.tolist(), lane.end_ns.tolist()]
-    ranks = MEETING.answers(mine, list[list[int]])
+    ranks = meeting.answers(mine, list[list[int]])
     if not is_one_host() or len({len(starts) for starts, _ in ranks}) != 1 or not mine[0]:
         return None
     end = lane.end_ns

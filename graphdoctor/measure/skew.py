@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from statistics import median
 
-from graphdoctor.device.observe.meeting import MEETING
+from graphdoctor.device.observe.meeting import Meeting
 from graphdoctor.trace import Trace
 from graphdoctor.trace.explain.ranks import rank_lane
 from graphdoctor.values.speed import LaunchSkew, Skew
@@ -14,10 +14,10 @@ from graphdoctor.values.speed import LaunchSkew, Skew
 _P95 = 0.95
 
 
-def launch_skew(eager: Trace, captured: Trace) -> LaunchSkew | None:
+def launch_skew(eager: Trace, captured: Trace, meeting: Meeting) -> LaunchSkew | None:
     """All ranks have to ask. None where they have no clock in common, or saw different collectives."""
     mine = [rank_lane(trace).start_ns.tolist() for trace in (eager, captured)]
-    ranks = MEETING.answers(mine, list[list[int]])
+    ranks = meeting.answers(mine, list[list[int]])
     if not is_one_host():
         return None
     found = [_skew([rank[run] for rank in ranks]) for run in range(2)]

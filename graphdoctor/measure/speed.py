@@ -7,7 +7,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.estimate import estimate, on_other_hosts, step_lanes
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.graphs.whole_step import CapturedStep
@@ -67,10 +66,10 @@ def time_step(
         wanted = options.trace_dir is not None
         return Speed(predicted, lanes, runs=(_eager_run(session, options),) if wanted else ())
     # Findings of one rank may leave it alone without a graph: it would not come to the others' collectives.
-    step = captured.step if MEETING.everywhere(captured.step is not None) else None
+    step = captured.step if session.device.meeting.everywhere(captured.step is not None) else None
     measurement = _measured(session, step) if step is not None else None
     eager = _eager_run(session, options)
-    if MEETING.has_others:
+    if session.device.meeting.has_others:
         measurement = _with_skew(measurement, eager, session, step, options)
         runs: tuple[ProfiledRun, ...] = (eager,) if options.trace_dir else ()
         limits: tuple[str, ...] = ()
@@ -79,9 +78,15 @@ def time_step(
     found: Estimate | None
     try:
         wall_us = measurement.eager_us if measurement is not None else _wall_us(session)
-        if MEETING.has_others:
+        if session.device.meeting.has_others:
             traced = eager.profile.trace
-            found = estimate_of_ranks(traced, wall_us, profile, steps=steps_to_profile(session))
+            found = estimate_of_ranks(
+                traced,
+                wall_us,
+                profile,
+                steps=steps_to_profile(session),
+                meeting=session.device.meeting,
+            )
         else:
             found = estimate_from_trace(eager.profile.trace, wall_us, profile)
     except UsageError as error:
@@ -99,7 +104,7 @@ def _with_skew(
     if measurement is None or step is None:
         return measurement
     captured = _captured_run(session, step, options)
-    skew = launch_skew(eager.profile.trace, captured.profile.trace)
+    skew = launch_skew(eager.profile.trace, captured.profile.trace, session.device.meeting)
     return replace(measurement, skew=skew)
 
 
@@ -136,6 +141,7 @@ def _measured(session: Session, step: CapturedStep) -> Measurement:
             lambda: step.call(inputs),
             budget_s=_BUDGET_S,
             blocks=blocks,
+            meeting=session.device.meeting,
         )
 
 
@@ -150,6 +156,7 @@ def _wall_us(session: Session) -> float:
             lambda: session.call(inputs),
             budget_s=_BUDGET_S / 4,
             blocks=blocks,
+            meeting=session.device.meeting,
         )
         return same.eager_us
 

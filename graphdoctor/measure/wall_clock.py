@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from msgspec import Struct
 
-from graphdoctor.device.observe.meeting import MEETING
+from graphdoctor.device.observe.meeting import ALONE, Meeting
 from graphdoctor.measure.gpu_state import clock_note, gpu_state
 from graphdoctor.values.speed import Measurement
 
@@ -84,6 +84,7 @@ def measure(
     budget_s: float,
     clock: Clock = synchronised_clock,
     blocks: Blocks = _FREE,
+    meeting: Meeting = ALONE,
 ) -> Measurement:
     """Time both steps in interleaved pairs of blocks, for about `budget_s` seconds.
 
@@ -93,15 +94,16 @@ def measure(
     pairs are timed, even if that takes longer. Several ranks run both equally often, as rank 0 plans,
     since the collectives of a step never end where another rank does not run it.
     """
-    timer = _Timer(clock, _as_all_ranks_can(blocks))
-    plan = _as_rank_0_plans(_plan(eager, graphed, budget_s=budget_s, timer=timer))
+    most_calls = min(meeting.answers(blocks.most_calls, int))  # as all ranks can
+    timer = _Timer(clock, replace(blocks, most_calls=most_calls))
+    plan = meeting.answers(_plan(eager, graphed, budget_s=budget_s, timer=timer), Plan)[0]
     first, second = plan.split()
     states = [gpu_state()]
     timed = _time_pairs(eager, graphed, plan=first, timer=timer)
     states.append(gpu_state())
     timed += _time_pairs(eager, graphed, plan=second, timer=timer)
     states.append(gpu_state())
-    timed, ranks = _slowest(timed)
+    timed, ranks = _slowest(timed, meeting)
     interval = median_interval([pair.ratio for pair in timed], confidence=CONFIDENCE)
     own = median_interval([pair.graphed_s * 1e6 for pair in timed], confidence=CONFIDENCE)
     return Measurement(
@@ -121,17 +123,9 @@ def measure(
     )
 
 
-def _as_all_ranks_can(blocks: Blocks) -> Blocks:
-    return replace(blocks, most_calls=min(MEETING.answers(blocks.most_calls, int)))
-
-
-def _as_rank_0_plans(plan: Plan) -> Plan:
-    return MEETING.answers(plan, Plan)[0]
-
-
-def _slowest(timed: list[Pair]) -> tuple[list[Pair], int]:
+def _slowest(timed: list[Pair], meeting: Meeting) -> tuple[list[Pair], int]:
     """Each block as it was on the slowest rank, which the others wait for; and how many ranks there are."""
-    ranks = MEETING.answers(timed, list[Pair])
+    ranks = meeting.answers(timed, list[Pair])
     slowest = [
         Pair(max(pair.eager_s for pair in pairs), max(pair.graphed_s for pair in pairs))
         for pairs in zip(*ranks, strict=True)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
-from graphdoctor.device.observe.meeting import MEETING, RanksDiffer
+from graphdoctor.device.observe.meeting import RanksDiffer
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.processes.thrift import collecting_rarely
 from graphdoctor.diagnose.assemble import could_not_run, raises_in_capture, ranks_differ
@@ -137,7 +137,7 @@ def _analyze_found(target: Target, why: str, spec: str | None, setting: Setting)
             except RaisesInCapture as error:
                 return raises_in_capture(placed, device, error)
             except UserCodeError as error:
-                if given.is_warm or MEETING.has_others:
+                if given.is_warm or device.meeting.has_others:
                     raise
                 before.restore()
                 return _from_the_first_call(given, error, spec, setting)

@@ -9,7 +9,6 @@ from functools import partial
 from msgspec.structs import replace
 
 from graphdoctor.device.observe.fallback import EmulationLimit
-from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.diagnose.assemble import Results, assemble
 from graphdoctor.diagnose.diagnose import diagnose
 from graphdoctor.diagnose.python_state import about_outside
@@ -65,11 +64,11 @@ def _recorded_as_far_as_it_goes(
     fewer = narrowed(target, error)
     if fewer is not None:
         session.start.restore()
-        if MEETING.has_others:
+        if setting.device.meeting.has_others:
             return _recorded(fewer, setting)
         with suppress(UserCodeError):
             return _recorded(fewer, setting)
-    if MEETING.has_others:
+    if setting.device.meeting.has_others:
         raise error
     return _recorded_from(session.up_to(error), setting)
 

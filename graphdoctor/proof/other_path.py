@@ -18,7 +18,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
 from graphdoctor.device.observe.dispatch import DispatchMode
-from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import facts_of, parts_in_order
 from graphdoctor.graphs.compare import Gap
 from graphdoctor.graphs.footprint import Footprint
@@ -53,18 +52,18 @@ def judge_other_path(
     replayed = gaps_of(as_captured, trial.replays())
     steady = {gap.path for step in real for gap in step}
     follows = not any(trial.counts(gap) and gap.path in steady for step in replayed for gap in step)
-    if not MEETING.everywhere(follows):
+    if not trial.meeting.everywhere(follows):
         return wrong(trial, real)
     rounding = OtherRounding(expected)
     gaps = gaps_of(expected, rounding.aligned(trial.replays()))
     far = _among(steady, rounding.beyond(gaps))
-    if MEETING.everywhere(not any(far)):
+    if trial.meeting.everywhere(not any(far)):
         first = next(gap for step in real for gap in step)
         note = _other_path(trial, first, "no more than rounding")
         return verified(trial, as_captured, note=note)
     random = reached_by_other_numbers(trial, expected, as_captured)
     far = _without(far, random)
-    if MEETING.everywhere(not any(far)):
+    if trial.meeting.everywhere(not any(far)):
         return _judge_by_one_kernel(trial, as_captured, steady)
     return _judge_far(trial, _without(real, random), far)
 
@@ -98,10 +97,10 @@ def _judge_by_one_kernel(
         draws_alike = all(eager.alike(captured))
     except UserCodeError:  # not with this kernel: it takes more memory, and no nested tensors
         draws_alike = False
-    if not MEETING.everywhere(draws_alike):
+    if not trial.meeting.everywhere(draws_alike):
         return trial.verdict("not-verified", _OTHER_NUMBERS)
     far = _among(steady, rounding.beyond(gaps))
-    if MEETING.everywhere(not any(far)):
+    if trial.meeting.everywhere(not any(far)):
         found = verified(trial, as_captured, note=_ONE_KERNEL)
         return structs.replace(found, path=ON_PATH_OF_CAPTURE)
     return _judge_far(trial, far, far)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphdoctor.device.observe.collectives import is_collective
-from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.cause import Refusal
@@ -86,7 +85,7 @@ def capture_and_verify(
     mind with the rules. Without `by_gpu` the session's device says it.
     `ran` are the recorded eager iterations, where what they left behind was noted.
     """
-    if not MEETING.agree(_common(recording, diagnosis, plan)):
+    if not session.device.meeting.agree(_common(recording, diagnosis, plan)):
         return Captured((CaptureOutcome(str(WHOLE_STEP), "refused", _RANKS_DIFFER),), plan)
     is_gpu = session.device.kind != "emulated" if by_gpu is None else by_gpu
     meter = _meter(session) if session.device.kind != "emulated" else None
@@ -103,7 +102,7 @@ def capture_and_verify(
             return Captured(tuple(outcomes), plan, step, cost, refuted, reserved)
         # Right in these replays, and still not to be recommended: what the findings name can come.
         step.release()
-    elif is_gpu and cut is not None and not MEETING.has_others:
+    elif is_gpu and cut is not None and not session.device.meeting.has_others:
         refuted = refuted_alone(session, recording, diagnosis, whole=outcome)
         if refuted:
             plan = cut(diagnosis.without(refuted))
@@ -171,7 +170,7 @@ def prove_whole_step(
     """
     exact = session.device.kind == "emulated"
     made = capture_from_start(session, pool=pool)
-    is_made_everywhere = MEETING.everywhere(not isinstance(made, Refusal))
+    is_made_everywhere = session.device.meeting.everywhere(not isinstance(made, Refusal))
     if isinstance(made, Refusal):
         return made.outcome(WHOLE_STEP), None
     if not is_made_everywhere:
@@ -190,6 +189,7 @@ def prove_whole_step(
         exact=exact,
         now=session.start,
         ran=ran,
+        meeting=session.device.meeting,
     )
     outcome = made.outcome(verification)
     if verification.status == "verified":

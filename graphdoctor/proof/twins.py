@@ -18,6 +18,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from graphdoctor.device.observe.host_calls import answer_as_captured
+from graphdoctor.device.observe.meeting import ALONE, Meeting
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.graphs.compare import Gap, have_same_bits
 from graphdoctor.graphs.footprint import (
@@ -144,6 +145,7 @@ class TwinTrial:
     batches: Sequence[Inputs]
     exact: bool
     ran: EagerRuns | None = None  # eager iterations that were looked at when they were recorded
+    meeting: Meeting = ALONE  # where ranks judge together
     led_by: Sequence[Footprint] = ()  # of the eager run that all others keep in step with
     hosts: list[Mapping[str, object]] = field(
         default_factory=list

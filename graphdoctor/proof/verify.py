@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from graphdoctor.device.observe.meeting import MEETING
+from graphdoctor.device.observe.meeting import ALONE, Meeting
 from graphdoctor.graphs.compare import Gap, is_noise
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.graphs.replayable import Replayable
@@ -54,6 +54,7 @@ def verify_whole_step(
     now: Snapshot | None = None,
     judge: Callable[[TwinTrial], Verification] | None = None,
     ran: EagerRuns | None = None,
+    meeting: Meeting = ALONE,
 ) -> Verification:
     """Replay on each of `batches` and compare with an eager twin, tensor by tensor.
 
@@ -61,10 +62,11 @@ def verify_whole_step(
     is larger than a few times what two eager runs differ by, and than rounding. The target's state
     is afterwards what it was before, which is `now` where a snapshot of it exists. `judge`
     compares the twins in another way. `ran` are eager runs that need not be run again where the graph
-    was captured from their state. Raises `UserCodeError` where the eager step fails.
+    was captured from their state. `meeting` is that of the step's device:
+    ranks judge together. Raises `UserCodeError` where the eager step fails.
     """
     usable = ran if ran is not None and exact and ran.are_of(captured.start, batches) else None
-    trial = TwinTrial(target, captured, batches, exact, usable)
+    trial = TwinTrial(target, captured, batches, exact, usable, meeting)
     before = now if now is not None else snapshot(target.roots)
     try:
         found = judge(trial) if judge is not None else _verify(trial)
@@ -88,14 +90,14 @@ def verify_whole_step(
 
 def _verify(trial: TwinTrial) -> Verification:
     hosts = _of_same_bits(trial) if trial.exact else None
-    if MEETING.everywhere(hosts is not None):
+    if trial.meeting.everywhere(hosts is not None):
         return verified(trial, [Footprint({}, {}, host) for host in hosts or ()])
     expected = kept(trial.eager())
     gaps = gaps_of(expected, trial.replays())
-    if MEETING.everywhere(not any(gaps)):
+    if trial.meeting.everywhere(not any(gaps)):
         return verified(trial, expected)
     drifts = list(_drifts(trial, expected))
-    if not MEETING.everywhere(trial.exact or not drifts):
+    if not trial.meeting.everywhere(trial.exact or not drifts):
         trial = trial.in_step(expected)
         drifts = list(_drifts(trial, expected))
         moved = max((gap.max_abs for gap in drifts if _kind(gap.path) == "gradient"), default=0.0)
@@ -112,7 +114,7 @@ def _verify(trial: TwinTrial) -> Verification:
         for step in gaps
     ]
     real = [[gap for gap in step if gap.path not in unsteady] for step in counting]
-    if not MEETING.agree(str((any(real), any(counting)))):
+    if not trial.meeting.agree(str((any(real), any(counting)))):
         return _judge_alone(trial, expected, counting)
     if any(real):
         return judge_other_path(trial, expected, real)

@@ -11,7 +11,6 @@ import torch
 
 from graphdoctor.device.observe.collectives import is_collective
 from graphdoctor.device.observe.known_results import forget_unused_results, prefer_new_results
-from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.record.held_by_wrappers import with_buckets
 from graphdoctor.record.host.host_events import seen_of_host
 from graphdoctor.record.host.python_state import HostState
@@ -57,13 +56,13 @@ def _both_ways(
 ) -> tuple[tuple[Iteration, ...], tuple[Iteration, ...]]:
     """As eager runs it, and as a capture sees it: the same iterations, where nobody asks whether it is captured."""
     run = partial(record_series, session, progress=progress)
-    if not MEETING.everywhere(not session.device.was_asked):
+    if not session.device.meeting.everywhere(not session.device.was_asked):
         eager = run(capturing=False, look=look)
         captured = run(capturing=True)
         forget_unused_results()  # of what is drawn at random, and so comes in one run only
         return eager, captured
     captured = run(capturing=True, look=look)
-    if not MEETING.everywhere(not session.device.was_asked):  # in a later iteration
+    if not session.device.meeting.everywhere(not session.device.was_asked):  # in a later iteration
         return run(capturing=False, look=look), captured
     return tuple(msgspec.structs.replace(one, capturing=False) for one in captured), captured
 

@@ -13,7 +13,7 @@ import torch
 from graphdoctor.device.observe.earlier_graphs import mark_held_accumulations
 from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.known_results import forget_unused_results
-from graphdoctor.device.observe.meeting import MEETING
+from graphdoctor.device.observe.meeting import Meeting
 from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.record.held_by_wrappers import path_of_ddp
@@ -42,6 +42,7 @@ class Device(Protocol):
 
     kind: Any
     table: StorageTable
+    meeting: Meeting
 
     @property
     def was_asked(self) -> bool:
@@ -139,7 +140,7 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         given = _warmed_up(runs, first, before)
     forget_unused_results()  # of states that do not come again
     with scopes.followed():
-        target, warm = settled(target, runs.ran, given=given, table=device.table)
+        target, warm = settled(target, runs.ran, given=given, device=device)
     with user_code("making the inputs"):
         missing = iterations - 1 if iterations > FEWEST_REPLAYS else iterations
         others = tuple(target.fresh_inputs() for _ in range(missing))
@@ -164,7 +165,7 @@ class _Runs:
 
     def ran(self, inputs: Inputs, *, at: int = -1) -> Outcome:
         """Observed, where whole numbers may lead to another path, or other ranks wait for this one."""
-        if self._has_whole_numbers or MEETING.has_others:
+        if self._has_whole_numbers or self.device.meeting.has_others:
             return self.observed(inputs, at=at)
         return self._outcome(self.plain(inputs), PathObserver())
 
@@ -189,7 +190,9 @@ def _warmed_up(runs: _Runs, first: Inputs, start: Snapshot | None) -> Outcome:
 
     Where nothing asks whether it is captured, that run is eager's, too; else eager's comes after it.
     """
-    unlooked: Callable[[Inputs], object] = runs.observed if MEETING.has_others else runs.plain
+    unlooked: Callable[[Inputs], object] = (
+        runs.observed if runs.device.meeting.has_others else runs.plain
+    )
     if start is None:
         for _ in range(_warm_ups(runs.device, runs.target) - 1):
             unlooked(first)
@@ -197,7 +200,7 @@ def _warmed_up(runs: _Runs, first: Inputs, start: Snapshot | None) -> Outcome:
     if start is not None:
         start.restore()
     is_eager_s = runs.device.kind == "emulated" and not runs.device.was_asked
-    if MEETING.everywhere(is_eager_s):
+    if runs.device.meeting.everywhere(is_eager_s):
         return given
     given = runs.ran(first)
     if start is not None:
@@ -217,7 +220,7 @@ def _ran_as_captured(run: Callable[[], Outcome], device: Device) -> Outcome:
     except UserCodeError as error:
         assert error.__cause__ is not None
         # The state of this call raises, and not the path of a capture. Several ranks find out together.
-        if not device.was_asked and not MEETING.has_others:
+        if not device.was_asked and not device.meeting.has_others:
             raise error.__cause__ from None
         run()
         try:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import cycle
+from typing import Protocol
 
 import torch
 
 from graphdoctor.device.observe.known_results import nothing_kept
-from graphdoctor.device.observe.meeting import MEETING, RanksDiffer
+from graphdoctor.device.observe.meeting import Meeting, RanksDiffer
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.record.outcome import Outcome, Path, RunOn
 from graphdoctor.target.state.clone import clone_inputs, memory_of
@@ -25,6 +26,13 @@ FIXED = "every iteration gets the inputs as they were given"
 _MOST_TRIALS = 24  # each runs the step once
 _DRAWS = 2  # of whole numbers, to see whether the step takes another path: one may miss it
 _LONGEST = 160
+
+
+class Where(Protocol):
+    """What is asked of the device: where tensors lie, and what other ranks found."""
+
+    table: StorageTable
+    meeting: Meeting
 
 
 def with_fixed_inputs(target: Target) -> Target:
@@ -68,7 +76,7 @@ def settled(
     run: RunOn,
     *,
     given: Outcome,
-    table: StorageTable,
+    device: Where,
 ) -> tuple[Target, Snapshot | None]:
     """Find out by throw-away runs which inputs may have other values; the others stay as given.
 
@@ -82,12 +90,14 @@ def settled(
     variation = target.variation
     if variation is None or not variation.given:
         return target, None
-    shared = MEETING.common(variation.varied)  # ranks run the same steps: what one keeps all keep
+    shared = device.meeting.common(
+        variation.varied
+    )  # ranks run the same steps: what one keeps all keep
     variation.keep([path for path in variation.varied if path not in shared])
     if not variation.varied:
         return replace(target, has_fixed_inputs=True), None
-    before = snapshot(target.roots, memory=table)
-    search = _Search(target, variation, run, before.restore, given, table.is_cuda)
+    before = snapshot(target.roots, memory=device.table)
+    search = _Search(target, variation, run, before.restore, given, device)
     try:
         found = search.found()
     finally:
@@ -149,7 +159,7 @@ class _Search:
     run: RunOn
     restore: Callable[[], None]
     given: Outcome
-    is_on_device: Callable[[torch.Tensor], bool]
+    device: Where
     why: str = ""
     _accepted: list[str] = field(default_factory=list)
     _rearranged: list[str] = field(default_factory=list)
@@ -162,9 +172,12 @@ class _Search:
     _is_checked: bool = False
 
     def found(self) -> _Found:
-        paths, movable = self.variation.varied, MEETING.common(self.variation.rearrangeable)
+        paths, movable = (
+            self.variation.varied,
+            self.device.meeting.common(self.variation.rearrangeable),
+        )
         self._accept(list(paths), movable)
-        whole = MEETING.common(self.variation.whole_numbers)
+        whole = self.device.meeting.common(self.variation.whole_numbers)
         found = self._parting([path for path in whole if path in self._accepted])
         on_device = [path for path in found if path in self._on_device()]
         parting = [path for path in found if path not in on_device]
@@ -187,7 +200,7 @@ class _Search:
         leaves_on_device = {
             path
             for path, leaf in found.items()
-            if isinstance(leaf, torch.Tensor) and self.is_on_device(leaf)
+            if isinstance(leaf, torch.Tensor) and self.device.table.is_cuda(leaf)
         }
         return {
             path for path in self.variation.varied if {*path.split(" and ")} <= leaves_on_device
@@ -211,7 +224,7 @@ class _Search:
         The step then fails with the given ones as well, or runs with the very values that it failed with.
         """
         error, self._error = self._error, None
-        if error is None or self._is_checked or MEETING.has_others:
+        if error is None or self._is_checked or self.device.meeting.has_others:
             return
         self._is_checked = True
         if self._trials + 2 > _MOST_TRIALS:
@@ -229,11 +242,11 @@ class _Search:
             # Where all that varies is whole numbers, the step has just run on the first draw of them.
             has_run = not draw and not self._rearranged and self._together.get(frozenset(whole))
             together = has_run or self._ran(whole, self._rearranged, draw=draw)
-            if together is None or MEETING.everywhere(together.path == self.given.path):
+            if together is None or self.device.meeting.everywhere(together.path == self.given.path):
                 continue
             # The given run started from another state, which may lead elsewhere too.
             own = self._ran([], self._rearranged)
-            if own is None or MEETING.everywhere(own.path == together.path):
+            if own is None or self.device.meeting.everywhere(own.path == together.path):
                 continue
             found = [path for path in whole if self._parts_from(own, path, draw)]
             self._locate(own.path, together.path)
@@ -242,7 +255,7 @@ class _Search:
 
     def _parts_from(self, own: Outcome, path: str, draw: int) -> bool:
         ran = self._ran([path], self._rearranged, draw=draw)
-        return ran is not None and not MEETING.everywhere(ran.path == own.path)
+        return ran is not None and not self.device.meeting.everywhere(ran.path == own.path)
 
     def _locate(self, own: Path, other: Path) -> None:
         """Where the step as given does the first thing that it does not do for other values."""
@@ -274,7 +287,7 @@ class _Search:
         finally:
             self.restore()
         lost = self.given.is_finite and not ran.is_finite
-        if not MEETING.everywhere(not lost):
+        if not self.device.meeting.everywhere(not lost):
             self.why = self.why or "it gives results that are not finite"
             return None
         return ran

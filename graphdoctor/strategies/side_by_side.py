@@ -11,7 +11,7 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
-from graphdoctor.device.observe.meeting import MEETING
+from graphdoctor.device.observe.meeting import Meeting
 from graphdoctor.device.processes.fresh import FreshProcesses
 from graphdoctor.estimate import Observed
 from graphdoctor.estimate.gpus import DeviceProfile
@@ -66,8 +66,12 @@ class Contest:
         return bool(self.evidence.session.device.kind == "emulated")
 
     @property
+    def meeting(self) -> Meeting:
+        return self.evidence.session.device.meeting
+
+    @property
     def has_processes(self) -> bool:
-        return self.spec is not None and not self.is_emulated and not MEETING.has_others
+        return self.spec is not None and not self.is_emulated and not self.meeting.has_others
 
     @property
     def left_s(self) -> float:
@@ -112,7 +116,7 @@ def _rows(
         found = whole_row(
             rows[WHOLE_NAME], contest.evidence, contest.known, profile=contest.profile
         )
-        rows[WHOLE_NAME] = as_on_all_ranks(found or rows[WHOLE_NAME])
+        rows[WHOLE_NAME] = as_on_all_ranks(found or rows[WHOLE_NAME], contest.meeting)
     if contest.evidence.captured.step is not None:
         contest.evidence.captured.step.release()
     if not contest.is_emulated:
@@ -123,7 +127,7 @@ def _rows(
         progress(f"trying {strategy.name} ({number} of {len(waiting)}{more})")
         later = [one for one in waiting[number:] if _is_to_try(contest, one, rows)]
         row = _row(contest, strategy, rows, later=later, more=more)
-        rows[strategy.name] = as_on_all_ranks(row)
+        rows[strategy.name] = as_on_all_ranks(row, contest.meeting)
     return tuple(rows.values())
 
 
@@ -131,7 +135,7 @@ def _budget_for_all(
     contest: Contest, waiting: Sequence[Strategy], rows: Mapping[str, StrategyOutcome]
 ) -> str:
     """That the budget is too small for all that are to be tried, as a clause; "" where it is not."""
-    if contest.is_emulated or MEETING.has_others:
+    if contest.is_emulated or contest.meeting.has_others:
         return ""
     trying = [one for one in waiting if _is_to_try(contest, one, rows)]
     iteration = contest.known.iteration
@@ -184,7 +188,7 @@ def _row(
 ) -> StrategyOutcome:
     row = rows[strategy.name]
     left = _untried(contest, strategy, rows, more=more)
-    if not MEETING.everywhere(left is None):
+    if not contest.meeting.everywhere(left is None):
         return left or replace(row, status="unfit", reason=_NOT_ELSEWHERE, code="")
     if left is not None:
         return left
@@ -227,7 +231,7 @@ def _untried(
         return replace(row, status="timed-out", reason=reason, code="")
     if contest.is_emulated:
         return None
-    if MEETING.has_others:
+    if contest.meeting.has_others:
         return replace(row, status="unfit", reason=_NO_RANKS, code="")
     return None
 
@@ -287,14 +291,14 @@ class _Said(Struct, frozen=True):
     reason: str
 
 
-def as_on_all_ranks(row: StrategyOutcome) -> StrategyOutcome:
+def as_on_all_ranks(row: StrategyOutcome, meeting: Meeting) -> StrategyOutcome:
     """The row as the rank has it where it came off worst; every rank has to ask.
 
     Where one broke off, the others may wait for it still: all begin to count anew.
     """
-    MEETING.afresh()
+    meeting.afresh()
     mine = _Said(row.status, row.reason)
-    ranks = MEETING.answers(mine, _Said)
+    ranks = meeting.answers(mine, _Said)
     worst = min(ranks, key=lambda said: _place(said.status))
     if _place(worst.status) == _place(row.status):
         return row

@@ -64,6 +64,7 @@ def time_built(
                 lambda: step.call(inputs),
                 budget_s=measure_s,
                 blocks=blocks,
+                meeting=session.device.meeting,
             )
         seen = profile_beside(
             session,

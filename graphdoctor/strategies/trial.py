@@ -9,7 +9,6 @@ import torch
 from msgspec.structs import replace
 
 from graphdoctor.device.emulated import EmulationLimit
-from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.estimate import Observed
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.graphs.cause import in_words, is_refusal, location_of, true_cause
@@ -108,7 +107,7 @@ class _Trial:
         try:
             built = self.strategy.build(self.session, self.known)
         finally:
-            is_everywhere = MEETING.everywhere(built is not None)
+            is_everywhere = self.session.device.meeting.everywhere(built is not None)
         if not is_everywhere:
             built.release()
             raise CannotBuild(_NOT_ELSEWHERE)
@@ -172,6 +171,7 @@ class _Trial:
             now=self.session.start,
             judge=judge if self._is_other_code else None,
             ran=self.known.ran,
+            meeting=self.session.device.meeting,
         )
         return with_verification(row, found, self.known, deviation=judge.deviation)
 

@@ -54,6 +54,15 @@ def test_no_modules_of_a_room_import_each_other_in_a_circle(room: str) -> None:
     assert [sorted(circle) for circle in nx.simple_cycles(modules)] == []
 
 
+def test_only_devices_know_where_a_process_meets_other_ranks() -> None:
+    """All else gets it from the device of its step, so that a test can pass another."""
+    files = {
+        str(path.relative_to(PACKAGE)): path.read_text("utf-8") for path in PACKAGE.rglob("*.py")
+    }
+    taking = {name for name, text in files.items() if "meeting_of_process" in text}
+    assert taking == {"device/observe/meeting.py", "device/emulated/device.py", "device/real.py"}
+
+
 def test_values_load_nothing_by_name() -> None:
     """So that the circles above are all that there are: a value knows no room, not even late."""
     files = sorted((PACKAGE / "values").glob("*.py"))

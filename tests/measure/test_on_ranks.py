@@ -11,29 +11,31 @@ import numpy as np
 import pytest
 import torch
 
+from graphdoctor.device.observe.meeting import Meeting
 from graphdoctor.measure import skew as skew_module
 from graphdoctor.measure import wall_clock
 from graphdoctor.measure.skew import launch_skew
 from graphdoctor.measure.wall_clock import Blocks, measure
 
 
-class Meeting:
+class Threads(Meeting):
     """Threads in the place of ranks, which hear each other's answers."""
 
     def __init__(self, count: int) -> None:
+        super().__init__()
         self.ranks: dict[int, int] = {}
         self._barrier = Barrier(count, timeout=20)
-        self._answers: dict[int, object] = {}
+        self._heard: dict[int, object] = {}
 
-    def answers(self, mine: object, kind: object) -> list[object]:
-        self._answers[self.ranks[get_ident()]] = mine
+    def answers(self, mine: Any, kind: Any) -> Any:
+        self._heard[self.ranks[get_ident()]] = mine
         self._barrier.wait()
-        found = [self._answers[rank] for rank in sorted(self._answers)]
+        found = [self._heard[rank] for rank in sorted(self._heard)]
         self._barrier.wait()
         return found
 
 
-def on_ranks(meeting: Meeting, does: Callable[[int], Any], count: int) -> list[Any]:
+def on_ranks(meeting: Threads, does: Callable[[int], Any], count: int) -> list[Any]:
     found: list[Any] = [None] * count
 
     def run(rank: int) -> None:
@@ -68,8 +70,7 @@ def test_ranks_run_both_equally_often_and_each_block_is_as_long_as_on_the_slowes
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(wall_clock, "gpu_state", lambda: None)
-    meeting, clocks = Meeting(2), [Clock(), Clock()]
-    monkeypatch.setattr(wall_clock, "MEETING", meeting)
+    meeting, clocks = Threads(2), [Clock(), Clock()]
 
     def does(rank: int) -> Any:
         clock = clocks[rank]
@@ -79,6 +80,7 @@ def test_ranks_run_both_equally_often_and_each_block_is_as_long_as_on_the_slowes
             budget_s=0.5,
             clock=lambda: clock.now_s,
             blocks=Blocks(most_calls=(40, 10)[rank]),
+            meeting=meeting,
         )
 
     first, second = on_ranks(meeting, does, 2)
@@ -100,15 +102,14 @@ def test_launch_skew_is_how_much_later_the_last_rank_begins_where_they_share_a_c
         "eager": ([0, 50_000, 90_000], [8_000, 20_000, 90_000]),
         "graph": ([0, 10], [1_000, 10]),
     }
-    meeting = Meeting(2)
-    monkeypatch.setattr(skew_module, "MEETING", meeting)
+    meeting = Threads(2)
 
     def rank_lane(trace: Any) -> Any:
         rank = meeting.ranks[get_ident()]
         return SimpleNamespace(start_ns=np.array(begun_ns[trace][rank]))
 
     monkeypatch.setattr(skew_module, "rank_lane", rank_lane)
-    found, other = on_ranks(meeting, lambda rank: launch_skew("eager", "graph"), 2)  # type: ignore[arg-type]
+    found, other = on_ranks(meeting, lambda rank: launch_skew("eager", "graph", meeting), 2)  # type: ignore[arg-type]
     assert found == other
     if not is_told:
         assert found is None
@@ -123,12 +124,11 @@ def test_ranks_whose_profilers_saw_different_collectives_have_no_skew(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    meeting = Meeting(2)
-    monkeypatch.setattr(skew_module, "MEETING", meeting)
+    meeting = Threads(2)
     lanes = ([0, 1], [0])
     monkeypatch.setattr(
         skew_module,
         "rank_lane",
         lambda trace: SimpleNamespace(start_ns=np.array(lanes[meeting.ranks[get_ident()]])),
     )
-    assert on_ranks(meeting, lambda rank: launch_skew(None, None), 2) == [None, None]  # type: ignore[arg-type]
+    assert on_ranks(meeting, lambda rank: launch_skew(None, None, meeting), 2) == [None, None]  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.device.observe.meeting import ALONE
 from graphdoctor.record.session import Session, prepare
 from graphdoctor.strategies.strategy import Known
 from graphdoctor.target import Inputs, Target
@@ -22,6 +23,7 @@ class PlainDevice(UsersMemory):
     kind = "cuda"
     has_values = True
     was_asked = True
+    meeting = ALONE
 
     @property
     def table(self) -> PlainDevice:

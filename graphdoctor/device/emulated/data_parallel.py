@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from graphdoctor.device.emulated.streams import StreamingDevice
 from graphdoctor.device.observe.data_parallel import WhereMade
+from graphdoctor.device.observe.meeting import Meeting
 from graphdoctor.device.observe.operators import Call, Observer, tensors_of
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.values.host_events import DdpTiming
@@ -26,6 +27,7 @@ class ReducingDevice(StreamingDevice, Protocol):
     """
 
     broken_off: int
+    meeting: Meeting
     warm_groups: set[str]
     warms_groups_late: bool
 

@@ -34,7 +34,7 @@ from graphdoctor.device.observe.collectives import COLD, Called, called
 from graphdoctor.device.observe.ctc_lengths import stand_in_for_ctc_loss
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
 from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
-from graphdoctor.device.observe.meeting import MEETING
+from graphdoctor.device.observe.meeting import meeting_of_process
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.patches import Patches, hide_function_mode_from_python
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
@@ -64,6 +64,7 @@ class EmulatedDevice:
     def __init__(self, *, name: str = "emulated CUDA device") -> None:
         self.name = name
         self.rank = LocalRank.of_environment()
+        self.meeting = meeting_of_process()
         self.table = StorageTable()
         self.streams = StreamState(self)
         self.capturing: EmulatedGraph | None = None
@@ -148,7 +149,7 @@ class EmulatedDevice:
     def _run(self, call: Call) -> Any:
         if self.shapes is None:
             if call.facts.is_collective and (this := called(call)) is not None:
-                MEETING.collective(this.says, this.group)
+                self.meeting.collective(this.says, this.group)
                 self._warm(this, call)
             return run_operator(call)
         if call.facts.is_collective:
@@ -253,7 +254,7 @@ class EmulatedDevice:
     def observed_by(self, observer: Observer) -> Iterator[None]:
         """Let an observer see every operator and host event. Ranks wait for each other at the end, failed or not."""
         try:
-            with MEETING.run(), self._observed_by(observer):
+            with self.meeting.run(), self._observed_by(observer):
                 yield
         except Exception:
             self.broken_off += 1

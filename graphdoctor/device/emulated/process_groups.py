@@ -19,7 +19,6 @@ from torch import distributed as dist
 
 from graphdoctor.device.emulated.data_parallel import ReducingDevice, stand_in_for_data_parallel
 from graphdoctor.device.observe.collectives import is_finished_transfer
-from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import tensors_of_call
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.device.processes.launched import store_of_group
@@ -122,7 +121,7 @@ class _Groups:
                 given.update(zip(("store", "rank", "world_size"), meeting, strict=True))
                 given.pop("init_method", None)
             original(**given)
-            MEETING.begin()
+            self._device.meeting.begin()
             self._note(dist.group.WORLD, asked)
 
         return init_process_group
@@ -179,7 +178,7 @@ def _barrier(
 
     @wraps(original)
     def barrier(group: Any = None, async_op: bool = False, *args: Any, **kwargs: Any) -> Any:
-        _meet("barrier()", group)
+        _meet(device, "barrier()", group)
         if groups.waits_for_the_device(group):
             device.event(Barrier("torch.distributed.barrier()"))
         kwargs.pop("device_ids", None)
@@ -199,7 +198,7 @@ def _object_call(
     def call(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
         if original.__name__ not in _BETWEEN_TWO:
-            _meet(f"{original.__name__}()", given.get("group"))
+            _meet(device, f"{original.__name__}()", given.get("group"))
         if groups.waits_for_the_device(given.get("group")):
             device.event(ObjectsExchanged(f"torch.distributed.{original.__name__}()"))
             given.pop("device", None)
@@ -209,8 +208,8 @@ def _object_call(
     return call
 
 
-def _meet(says: str, group: Any) -> None:
-    MEETING.collective(says, group or dist.distributed_c10d._get_default_group())
+def _meet(device: ReducingDevice, says: str, group: Any) -> None:
+    device.meeting.collective(says, group or dist.distributed_c10d._get_default_group())
 
 
 class _Done:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -72,7 +73,10 @@ class _Difference(msgspec.Struct, frozen=True):
 
 
 class Meeting:
-    """One process's side of it. Each group counts what its ranks did together."""
+    """How this process, as one of the ranks, meets the others; each group counts what its ranks did together.
+
+    A step's device has it, as `device.meeting`.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -249,4 +253,18 @@ def _everybody() -> tuple[int, ...]:
     return tuple(range(dist.get_world_size()))
 
 
-MEETING = Meeting()  # as there is one default group in a process
+class _Alone(Meeting):
+    """Of what no other rank runs, whatever groups this process belongs to."""
+
+    @property
+    def has_others(self) -> bool:
+        return False
+
+
+ALONE: Meeting = _Alone()
+
+
+@cache
+def meeting_of_process() -> Meeting:
+    """What all devices of this process share: it has one default group, whose store remembers each answer."""
+    return Meeting()

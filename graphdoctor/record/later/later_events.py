@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.record.host.clocks import clocks_ahead
 from graphdoctor.record.host.host_events import SeenOfHost
 from graphdoctor.record.host.python_state import HostState
@@ -48,7 +47,7 @@ def with_later_steps(
         return
     shapes = captured[0].input_shapes
     alike = [ran(one.ops, one.externals) for one in captured if one.input_shapes == shapes]
-    if MEETING.has_others or not session.device.has_values or not are_alike(alike):
+    if session.device.meeting.has_others or not session.device.has_values or not are_alike(alike):
         return
     clocks = sorted({event.name for event in seen.events if event.kind == "host-time"})
     if not clocks and not seen.changing:
