@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from operator import is_
 from typing import Any, Protocol
 
 import torch
@@ -20,7 +21,7 @@ from graphdoctor.record.held_by_wrappers import path_of_ddp
 from graphdoctor.record.outcome import Outcome, PathObserver
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.record.variation import in_turn, settled
-from graphdoctor.target.state.clone import clone_inputs, memory_of
+from graphdoctor.target.state.clone import clone_inputs, memory_of, tensor_leaves
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
@@ -87,6 +88,7 @@ class Session:
     start: Snapshot
     scopes: Scopes
     raises: RaisesLater | None = None  # after so many calls from the start as there are batches
+    _without_state: dict[int, list[torch.Tensor]] = field(default_factory=dict, compare=False)
 
     def up_to(self, error: RaisesLater) -> Session:
         """The same, without the iterations from the one on in which the step raises."""
@@ -101,8 +103,17 @@ class Session:
 
     def inputs(self, index: int) -> Inputs:
         """The inputs of one iteration, on memory of their own; state that is passed in stays itself."""
-        # Asked each time: an object that is passed in may hold another tensor by now.
-        return clone_inputs(self.batches[index], kept=_state_of(self.target))
+        batch = self.batches[index]
+        # An object that is passed in may hold another tensor by now; the same tensors never become state,
+        # since the step gets clones of them.
+        tensors = list(tensor_leaves(batch))
+        known = self._without_state.get(index, ())
+        if len(known) == len(tensors) and all(map(is_, known, tensors)):
+            return clone_inputs(batch)
+        state = _state_of(self.target)
+        if state.isdisjoint(memory_of(tensors)):
+            self._without_state[index] = tensors
+        return clone_inputs(batch, kept=state)
 
     def batches_for_proof(self) -> tuple[Inputs, ...]:
         """The session's inputs, and as many new ones as a proof needs where it has few iterations."""

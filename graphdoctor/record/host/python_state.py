@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
+import torch
+
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.record.host.lines import Seen
 from graphdoctor.target.state.globals import process_values
@@ -15,13 +17,18 @@ from graphdoctor.values.recording import Iteration, StateChange
 _LOOKS = 1000  # values that are looked at after each line of the step, in all
 
 
+def storages_of(named: Mapping[str, torch.Tensor], table: StorageTable) -> dict[str, int]:
+    """The number of the storage behind each tensor, by path."""
+    return {path: table.info(tensor).number for path, tensor in named.items()}
+
+
 class HostState:
     """Numbers, lengths and the identity of tensors at one moment."""
 
     def __init__(self, roots: Mapping[str, object], table: StorageTable) -> None:
         named, values = named_state(roots)
         self.values = {path: repr(value) for path, value in values.items()} | process_values()
-        self.storages = {path: table.info(tensor).number for path, tensor in named.items()}
+        self.storages = storages_of(named, table)
         # Gradients are made anew in most steps, and that is no hazard: the step itself makes them.
         self.tensors = {
             path: number for path, number in self.storages.items() if not path.endswith(".grad")

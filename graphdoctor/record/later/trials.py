@@ -6,11 +6,12 @@ from collections.abc import Callable, Generator, Mapping
 from functools import cached_property
 
 from graphdoctor.device.observe.operators import Call, Observer
-from graphdoctor.record.host.python_state import HostState
+from graphdoctor.record.host.python_state import storages_of
 from graphdoctor.record.iteration import observe
 from graphdoctor.record.later.sameness import Ran, ran
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.globals import kernel_switches
+from graphdoctor.target.state.snapshot import named_tensors
 
 
 class Trials:
@@ -35,14 +36,14 @@ class Trials:
         """One step after the other from the start, as long as the caller takes them."""
         with self.session.from_the_start(capturing=True):
             while True:
-                yield self._ran(self._state().storages)
+                yield self._ran(self._storages())
 
     @cached_property
     def _storages_at_start(self) -> Mapping[str, int]:
-        return self._state().storages
+        return self._storages()
 
-    def _state(self) -> HostState:
-        return HostState(self.session.target.roots, self.session.device.table)
+    def _storages(self) -> Mapping[str, int]:
+        return storages_of(named_tensors(self.session.target.roots), self.session.device.table)
 
     def _ran(self, storages: Mapping[str, int]) -> Ran:
         switches = _Switches()

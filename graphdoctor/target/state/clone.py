@@ -17,14 +17,19 @@ def memory_of(tensors: Iterable[torch.Tensor]) -> frozenset[object]:
     return frozenset(map(_memory_of, tensors))
 
 
+def tensor_leaves(inputs: Inputs) -> Iterator[torch.Tensor]:
+    """The tensors among the leaves of a call."""
+    return (leaf for leaf in input_leaves(inputs).values() if isinstance(leaf, torch.Tensor))
+
+
 def clone_inputs(inputs: Inputs, *, kept: Collection[object] = ()) -> Inputs:
     """The same call on memory of its own, except for `kept` memory: the step's own state.
 
     Strides are kept, also 0 (expanded); tensors that share memory share it in the clone, in the
     same way. Leaves that are no tensors are passed on as they are.
     """
-    tensors = [leaf for leaf in input_leaves(inputs).values() if isinstance(leaf, torch.Tensor)]
-    clones = _clone_tensors(tensor for tensor in tensors if _memory_of(tensor) not in kept)
+    tensors = (tensor for tensor in tensor_leaves(inputs) if _memory_of(tensor) not in kept)
+    clones = _clone_tensors(tensors)
     return map_inputs(lambda leaf: clones.get(id(leaf), leaf), inputs)
 
 
