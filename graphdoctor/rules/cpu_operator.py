@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from graphdoctor.operators import host_learns
 from graphdoctor.rules.causes.cpu_data import FrozenWrite, Steering, frozen_writes, steering_values
+from graphdoctor.rules.causes.differences import differences
+from graphdoctor.rules.causes.draws import for_cpu_value
 from graphdoctor.rules.causes.optimizers import OUTSIDE
+from graphdoctor.rules.causes.sources import source_place
 from graphdoctor.rules.causes.words import operator_words, place_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
@@ -40,6 +43,11 @@ class CpuOperator(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         seen: set[tuple[int, int]] = set()
+        effects = {
+            source_place(found.source): found.difference
+            for found in differences(recording)
+            if found.source is not None and found.source.kind == "cpu-read"
+        }
         for steering in steering_values(recording):
             op = steering.origin.op
             if steering.origin.kind != "operator" or op is None or op.phase == "optimizer":
@@ -48,7 +56,8 @@ class CpuOperator(RecordingRule):
                 continue  # a GPU refuses the operator in eager already
             if (steering.iteration, op.index) not in seen:
                 seen.add((steering.iteration, op.index))
-                yield at_op(steering.iteration, op, _message(steering))
+                fix = for_cpu_value(op, steering.at, effects.get(steering.at.location))
+                yield at_op(steering.iteration, op, _message(steering), fix=fix)
         for write in frozen_writes(recording):
             fix = OUTSIDE if write.op.phase == "optimizer" else ""
             yield at_op(write.iteration, write.op, _write_message(write), fix=fix)

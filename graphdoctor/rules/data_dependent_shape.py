@@ -43,7 +43,7 @@ class DataDependentShape(RecordingRule):
         for iteration in recording.captured:
             for op in iteration.ops:
                 if host_learns(op) == "size" and any(use.is_cuda for use in op.inputs):
-                    fix = for_size(op)
+                    fix = for_size(op, iteration)
                     yield at_op(iteration.index, op, _message(op), fix=fix, refused_alone=True)
 
     @staticmethod

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
-from graphdoctor.rules.causes.optimizers import OUTSIDE, rates_change, reads_a_rate
+from graphdoctor.rules.causes.optimizers import OUTSIDE, rates_change, reads_a_rate, scheduled
+from graphdoctor.rules.causes.source import stored_by_key
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.rules.scalars_differ import scalar_hits, unexplained_scalars
-from graphdoctor.values.recording import Recording
+from graphdoctor.values.figures import shortened
+from graphdoctor.values.locations import is_library
+from graphdoctor.values.recording import Op, Recording
 
 
 class FrozenLearningRate(RecordingRule):
@@ -40,7 +44,8 @@ class FrozenLearningRate(RecordingRule):
         if not rates_change(recording):
             return  # numbers that an optimizer counts for itself are GD203's
         changing = unexplained_scalars(recording, in_optimizer=True)
-        yield from scalar_hits(changing, fix=_fix(recording))
+        first = changing[0].difference.op if changing else None
+        yield from scalar_hits(changing, fix=_fix(recording, first))
         if not changing and any(info.lr_kind == "float" for info in recording.optimizers):
             yield from _slow_schedules(recording)
 
@@ -87,11 +92,43 @@ class FrozenLearningRate(RecordingRule):
         return SimpleNamespace(step=step, inputs=inputs, state=[model, optimizer])
 
 
-def _fix(recording: Recording) -> str:
+def _fix(recording: Recording, op: Op | None) -> str:
+    options = scheduled(recording)
+    others = sorted(options - {"lr"})
+    if others:
+        named = " and ".join(f"`{option}`" for option in others)
+        verb = (
+            "are Python numbers" if len(others) > 1 or "betas" in others else "is a Python number"
+        )
+        return f"{named} {verb} in the optimizer, unlike `lr`. {_AFTER}"
     kinds = {reads_a_rate(info) for info in recording.optimizers if info.lr_kind == "float"}
     if kinds == {True}:
         return OUTSIDE
-    return f"{FrozenLearningRate.fix} {OUTSIDE}" if True in kinds else ""
+    fix = f"{FrozenLearningRate.fix} {OUTSIDE}" if True in kinds else FrozenLearningRate.fix
+    frames = (op.location, *op.stack) if op is not None else ()
+    stored = (
+        stored_by_key(frame, "lr")
+        for frame in frames
+        if frame is not None and not is_library(frame.file)
+    )
+    statement = next((each for each in stored if each is not None), None)
+    if statement is None:
+        return fix
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+    value = statement.value
+    if isinstance(statement, ast.AugAssign):
+        return (
+            f'Construct the optimizer with lr=torch.tensor(lr, device="cuda") (SGD: with fused=True). Then '
+            f"`{shortened(ast.unparse(statement))}` on line {statement.lineno} updates that tensor in place."
+        )
+    return (
+        f'Construct the optimizer with lr=torch.tensor(lr, device="cuda") (SGD: with fused=True). Replace line '
+        f"{statement.lineno} by `{shortened(f'{ast.unparse(target)}.fill_({ast.unparse(value)})')}`, before each "
+        "replay: an assignment puts a Python number in the tensor's place."
+    )
+
+
+_AFTER = "Call optimizer.step() outside the captured region, after the replay."
 
 
 def _slow_schedules(recording: Recording) -> Iterator[Hit]:
@@ -108,4 +145,4 @@ def _slow_schedules(recording: Recording) -> Iterator[Hit]:
                 f"{advanced[0]} advances inside the step and will change the learning rate, "
                 "which is a Python number. A replay does not advance the scheduler: the rate is frozen at capture."
             )
-            yield at_op(iteration.index, first, message, fix=_fix(recording))
+            yield at_op(iteration.index, first, message, fix=_fix(recording, first))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.rules.causes.advice import for_cache
 from graphdoctor.rules.causes.differences import Found, differences
 from graphdoctor.rules.causes.words import operator_words, shape_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
@@ -39,8 +40,9 @@ class GrowingState(RecordingRule):
             difference = found.difference
             if difference.kind == "growing" and difference.before and difference.after:
                 message = _message(found)
-                yield at_op(found.first, difference.before, message)
-                yield at_op(found.second, difference.after, message)
+                fix = for_cache(difference.after)
+                yield at_op(found.first, difference.before, message, fix=fix)
+                yield at_op(found.second, difference.after, message, fix=fix)
 
     @staticmethod
     def bad() -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.differences import differences
+from graphdoctor.rules.causes.draws import for_draw
 from graphdoctor.rules.causes.sources import host_value_hits, source_place
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule
@@ -33,7 +34,7 @@ class HostRandom(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         effects = {
-            source_place(found.source): operator_words(found.difference.op)
+            source_place(found.source): found.difference
             for found in differences(recording)
             if found.source is not None and found.source.kind == "host-random"
         }
@@ -41,9 +42,16 @@ class HostRandom(RecordingRule):
         def message(event: PythonEvent) -> str:
             text = f"{event.name} draws on the CPU, and the drawn value is frozen at capture"
             reached = effects.get(event.location)
-            return f"{text}. The value reaches {reached}." if reached else f"{text}."
+            return (
+                f"{text}. The value reaches {operator_words(reached.op)}."
+                if reached
+                else f"{text}."
+            )
 
-        yield from host_value_hits(recording, "host-random", message)
+        def fix(event: PythonEvent) -> str:
+            return for_draw(event, effects.get(event.location))
+
+        yield from host_value_hits(recording, "host-random", message, fix)
 
     @staticmethod
     def bad() -> object:

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from graphdoctor.rules.causes.differences import Found, differences
+from graphdoctor.rules.causes.rebinding import Rebinding, rebinding_of
 from graphdoctor.rules.causes.source import data_assigned_near
 from graphdoctor.rules.causes.words import operator_words, place_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.figures import shortened
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import Recording
+from graphdoctor.values.recording import Op, Recording
 
 
 class ReboundState(RecordingRule):
@@ -40,7 +41,7 @@ class ReboundState(RecordingRule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         for found in differences(recording):
             if found.difference.kind == "rebound":
-                yield _hit(found)
+                yield _hit(found, recording)
 
     @staticmethod
     def bad() -> object:
@@ -73,13 +74,22 @@ class ReboundState(RecordingRule):
         return Average(), (torch.randn(8, 16, device="cuda"),)
 
 
-def _hit(found: Found) -> Hit:
+def _hit(found: Found, recording: Recording) -> Hit:
     """On the line that makes the new tensor, where that is known: that is the line to change."""
     difference = found.difference
     if _is_left_gradient(found):
         return at_op(found.second, difference.op, _gradient_message(found), fix=_ZERO)
     hit = at_op(found.second, difference.op, _message(found))
     maker = difference.maker
+    bound = rebinding_of(recording, found)
+    if bound is not None and (maker is None or not _is_on(maker, bound)):
+        return structs.replace(
+            hit,
+            location=bound.location,
+            stack=bound.stack,
+            message=_rebinding_message(bound, found),
+            fix=bound.fix,
+        )
     if maker is None or maker.location is None:
         return hit
     return structs.replace(
@@ -87,7 +97,28 @@ def _hit(found: Found) -> Hit:
         location=maker.location,
         stack=maker.stack,
         module=maker.module,
-        fix=_fix_of_data(maker.location),
+        fix=bound.fix if bound is not None else _fix_of_data(maker.location),
+    )
+
+
+def _is_on(maker: Op, bound: Rebinding) -> bool:
+    """Whether the statement that binds the tensor also computes it."""
+    place = maker.location
+    return place is not None and (place.file, place.line) == (
+        bound.location.file,
+        bound.location.line,
+    )
+
+
+def _rebinding_message(bound: Rebinding, found: Found) -> str:
+    use = found.difference.uses[1]
+    assert use is not None
+    reads = operator_words(found.difference.op)
+    where = place_words(found.difference.op.location, bound.location)
+    at = f" on {where}" if where and found.difference.op.location != bound.location else ""
+    return (
+        f"`{bound.code}` binds another {tensor_words(use)} to `{bound.name}` in each step, which {reads}{at} reads. "
+        "A replay reads the captured address."
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from graphdoctor.rules.causes.cpu_data import unexplained
 from graphdoctor.rules.causes.differences import Found
+from graphdoctor.rules.causes.numbers import for_number
 from graphdoctor.rules.causes.optimizers import COUNTED, rates_change
 from graphdoctor.rules.causes.words import listed, operator_words, value_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
@@ -91,13 +92,14 @@ def scalar_hits(all_found: Sequence[Found], *, fix: str = "") -> Iterator[Hit]:
         by_call.setdefault(_call(found.difference.op, found), []).append(found)
     for group in by_call.values():
         message = _message(group)
+        cure = fix or for_number(group[0].difference)
         for found in group:
             for index, op in (
                 (found.first, found.difference.before),
                 (found.second, found.difference.after),
             ):
                 if op is not None:
-                    yield at_op(index, op, message, fix=fix)
+                    yield at_op(index, op, message, fix=cure)
 
 
 def _call(op: Op, found: Found) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.cpu_data import unexplained
 from graphdoctor.rules.causes.differences import Found
+from graphdoctor.rules.causes.numbers import for_size_of
 from graphdoctor.rules.causes.words import operator_words, shape_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.figures import count_text
@@ -37,8 +38,9 @@ class ShapesDiffer(RecordingRule):
             if difference.kind != "shapes":
                 continue
             if difference.before is not None and difference.after is not None:
-                yield at_op(found.first, difference.before, _message(found))
-                yield at_op(found.second, difference.after, _message(found))
+                fix = for_size_of(difference)
+                yield at_op(found.first, difference.before, _message(found), fix=fix)
+                yield at_op(found.second, difference.after, _message(found), fix=fix)
 
     @staticmethod
     def bad() -> object:

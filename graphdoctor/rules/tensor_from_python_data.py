@@ -45,7 +45,7 @@ class TensorFromPythonData(RecordingRule):
                         f"A {tensor_words(transfer.source)} is built from Python data on the CPU, "
                         "then copied to the GPU."
                     )
-                    fix = for_python_data(transfer.op.location)
+                    fix = for_python_data(transfer.op, iteration)
                     yield at_op(iteration.index, transfer.op, message, fix=fix)
 
     @staticmethod

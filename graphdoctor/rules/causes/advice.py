@@ -8,9 +8,19 @@ from collections.abc import Mapping
 from graphdoctor.operators import Transfer
 from graphdoctor.operators.conditions import has_nested
 from graphdoctor.rules.causes.branch_points import Branch
-from graphdoctor.rules.causes.source import keyword_given, statement_at, written
+from graphdoctor.rules.causes.reads import tensor_lines
+from graphdoctor.rules.causes.source import (
+    keyword_given,
+    names_in,
+    reads,
+    statement_at,
+    targets_of,
+    written,
+)
+from graphdoctor.source.trees import scope_at, statements_of
+from graphdoctor.values.figures import shortened
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import Op
+from graphdoctor.values.recording import Iteration, Op
 
 NESTED = (
     "Keep the padded tensor and a mask: nested tensors keep their sizes on the CPU. For "
@@ -153,9 +163,65 @@ def for_wait(op: Op) -> str:
     return NESTED if has_nested(op) else _WAITS.get(op.base_name, "")
 
 
-def for_size(op: Op) -> str:
+def for_size(op: Op, iteration: Iteration) -> str:
     """In the place of an operator whose result is as large as values say."""
+    if op.base_name in ("index", "masked_select", "nonzero") and _is_constant(op, iteration):
+        return (
+            "The mask is the same in each step: compute its indices once, before the step, "
+            "`indices = mask.nonzero().squeeze(1)`, and use `x.index_select(0, indices)`, or `x[:, indices]` in "
+            "another dimension. Or keep the full shape: `torch.where(mask, x, 0)`."
+        )
     return _SIZES.get(op.base_name, "")
+
+
+def _is_constant(op: Op, iteration: Iteration) -> bool:
+    """Whether the mask is state that the step never writes."""
+    masks = [use for use in op.inputs if use.dtype == "bool"]
+    state = {one.storage for one in iteration.externals if one.origin == "state"}
+    written = {storage for each in iteration.ops for storage in each.writes}
+    return bool(masks) and all(use.storage in state - written for use in masks)
+
+
+def for_cache(op: Op) -> str:
+    """In the place of an operator that appends to a tensor of the step before, such as a cache; or ""."""
+    if op.base_name == "stack":
+        return _LIST
+    if op.base_name != "cat" or op.location is None:
+        return ""
+    tensors = [use for use in op.inputs if use.is_cuda]
+    if len(tensors) > 2:
+        return _LIST
+    dim = op.args[1] if len(op.args) > 1 and isinstance(op.args[1], int) else 0
+    dim %= max(1, len(tensors[0].shape))
+    old, new = _concatenated(op.location)
+    count = tensors[-1].shape[dim]
+    index = "position" if count == 1 else f'position + torch.arange({count}, device="cuda")'
+    return (
+        f"Preallocate `{old}` at its full size along dimension {dim}, and write in place: "
+        f"`{old}.index_copy_({dim}, {index}, {new})` and `position.add_({count})`, with `position` an int64 GPU "
+        "tensor of shape (1,). Mask the entries beyond `position`. transformers: pass a StaticCache."
+    )
+
+
+_LIST = (
+    "Preallocate one tensor for all entries instead of a list: `entries.index_copy_(0, position, new.unsqueeze(0))` "
+    "and `position.add_(1)`, with `position` an int64 GPU tensor of shape (1,). Mask the entries beyond `position`."
+)
+
+
+def _concatenated(place: Location) -> tuple[str, str]:
+    """The two tensors that a call of torch.cat on a line takes, as written."""
+    statement = statement_at(place.file, place.line)
+    for node in ast.walk(statement) if statement is not None else ():
+        if (
+            isinstance(node, ast.Call)
+            and node.args
+            and isinstance(node.args[0], (ast.List, ast.Tuple))
+        ):
+            parts = node.args[0].elts
+            if len(parts) == 2:
+                return shortened(ast.unparse(parts[0])), shortened(ast.unparse(parts[1]))
+    return "cache", "new"
 
 
 def for_read(place: Location | None, *, is_truth: bool = False) -> str:
@@ -201,17 +267,53 @@ def for_copy(transfer: Transfer) -> str:
     )
 
 
-def for_python_data(place: Location | None) -> str:
-    """In the place of a tensor that torch makes of numbers which the line does not call one."""
+def for_python_data(op: Op, iteration: Iteration) -> str:
+    """In the place of a tensor that is built of Python data; "" if a constant that one can build once."""
+    place = op.location
     if place is None:
         return ""
     if written(place, _NESTING, _NESTING):
         return NESTED
+    if _takes_tensors(place, iteration):
+        return (
+            "Stack the GPU tensors: `torch.stack([a, b])`, or `torch.stack(values)` of a list. torch.tensor() of GPU "
+            "tensors reads each of them on the CPU."
+        )
     statement = statement_at(place.file, place.line)
-    if not isinstance(statement, ast.Assign) or isinstance(statement.value, (ast.Call, ast.List)):
-        return ""
-    stores = any(isinstance(target, ast.Subscript) for target in statement.targets)
-    return _ELEMENT if stores else ""
+    is_store = isinstance(statement, ast.Assign) and any(
+        isinstance(target, ast.Subscript) for target in statement.targets
+    )
+    if is_store and not isinstance(statement.value, (ast.Call, ast.List)):  # type: ignore[union-attr]
+        return _ELEMENT
+    changed = {change.path.rpartition(".")[2] for change in iteration.changes}
+    names = names_in(statement) if statement is not None else frozenset()
+    if any(name.rpartition(".")[2] in changed for name in names):
+        return (
+            "Its numbers change: keep each in a 0-d GPU tensor that the step updates in place, and join them with "
+            "`torch.stack([a, b])`. Or pass the tensor as an input of the step."
+        )
+    return ""
+
+
+def _takes_tensors(place: Location, iteration: Iteration) -> bool:
+    """Whether a list on the line has names of tensors on the GPU: torch reads those without an operator."""
+    statement, scope = statement_at(place.file, place.line), scope_at(place.file, place.line)
+    if statement is None or scope is None:
+        return False
+    lines = tensor_lines(iteration)
+    names = {
+        part.id
+        for node in ast.walk(statement)
+        if isinstance(node, (ast.List, ast.Tuple)) and isinstance(node.ctx, ast.Load)
+        for part in node.elts
+        if isinstance(part, ast.Name)
+    }
+    bound = (
+        other
+        for other in statements_of(scope)
+        if other.lineno <= place.line and names & targets_of(other)
+    )
+    return any((place.file, each.lineno) in lines and not reads(each) for each in bound)
 
 
 def for_branch(branch: Branch) -> str:

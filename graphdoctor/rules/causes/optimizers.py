@@ -29,6 +29,16 @@ def rates_change(recording: Recording) -> bool:
     )
 
 
+def scheduled(recording: Recording) -> frozenset[str]:
+    """The options of optimizers that the steps changed: "lr", "weight_decay"."""
+    found = (
+        _SCHEDULED.search(change.path)
+        for iteration in recording.captured
+        for change in iteration.changes
+    )
+    return frozenset(match[1] for match in found if match is not None)
+
+
 def has_no_capturable_form(optimizers: Iterable[OptimizerInfo], class_name: str) -> bool:
     """Whether the class has no `capturable` that one could set."""
     own = [info for info in optimizers if info.class_name == class_name]

@@ -208,3 +208,48 @@ def is_reading(node: ast.AST) -> bool:
 
 def reads(node: ast.AST) -> bool:
     return any(is_reading(part) for part in ast.walk(node))
+
+
+def call_at(place: Location | None, name: str) -> tuple[str, tuple[str, ...]] | None:
+    """The function, as written, and the positional arguments of the first call on a line of a function of this name."""
+    statement = statement_at(place.file, place.line) if place is not None else None
+    for node in ast.walk(statement) if statement is not None else ():
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
+            return ast.unparse(node.func), tuple(ast.unparse(each) for each in node.args)
+    return None
+
+
+def assigned_to(place: Location, attribute: str) -> tuple[str, ast.Assign] | None:
+    """The file, and the statement that binds an attribute of this name, in the function or class around a line."""
+    owner = class_at(place.file, place.line)
+    methods = [each for each in owner.body if _is_method(each)] if owner is not None else []
+    for scope in (scope_at(place.file, place.line), *methods):
+        for statement in statements_of(scope) if scope is not None else ():  # type: ignore[arg-type]
+            if isinstance(statement, ast.Assign) and attribute in {
+                name.rpartition(".")[2] for name in targets_of(statement) if "." in name
+            }:
+                return place.file, statement
+    return None
+
+
+def stored_by_key(place: Location, key: str) -> ast.Assign | ast.AugAssign | None:
+    """A statement `group["lr"] = value` in the function or class around a line."""
+    owner = class_at(place.file, place.line)
+    methods = [each for each in owner.body if _is_method(each)] if owner is not None else []
+    for scope in (scope_at(place.file, place.line), *methods):
+        for statement in statements_of(scope) if scope is not None else ():  # type: ignore[arg-type]
+            targets = _targets(statement)
+            if any(
+                isinstance(target, ast.Subscript)
+                and isinstance(target.slice, ast.Constant)
+                and target.slice.value == key
+                for target in targets
+            ):
+                return statement  # type: ignore[return-value]
+    return None
+
+
+def _targets(statement: ast.stmt) -> list[ast.expr]:
+    if isinstance(statement, ast.Assign):
+        return list(statement.targets)
+    return [statement.target] if isinstance(statement, ast.AugAssign) else []

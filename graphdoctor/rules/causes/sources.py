@@ -46,7 +46,10 @@ def host_values(recording: Recording) -> tuple[PythonEvent, ...]:
 
 
 def host_value_hits(
-    recording: Recording, kind: HostKind, message: Callable[[PythonEvent], str]
+    recording: Recording,
+    kind: HostKind,
+    message: Callable[[PythonEvent], str],
+    fix: Callable[[PythonEvent], str] = lambda event: "",
 ) -> Iterator[Hit]:
     """Hits in every captured iteration: the run that saw the events stands for all of them."""
     for iteration in recording.captured:
@@ -55,7 +58,8 @@ def host_value_hits(
             place = (event.location, event.op_index)
             if event.kind == kind and place not in seen:
                 seen.add(place)
-                yield at_event(iteration.index, _within(event, iteration), message(event))
+                hit = at_event(iteration.index, _within(event, iteration), message(event))
+                yield structs.replace(hit, fix=fix(event))
 
 
 def host_hits(

@@ -1,0 +1,76 @@
+"""A value that the CPU draws or computes in the step, and what it reaches -> how to have it on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from graphdoctor.operators import host_learns
+from graphdoctor.rules.causes.difference import Difference
+from graphdoctor.rules.causes.numbers import for_number, for_size_of
+from graphdoctor.rules.causes.source import call_at
+from graphdoctor.values.host_events import PythonEvent
+from graphdoctor.values.recording import Op
+
+# By the last part of the name of the function that draws: the same draw on the GPU, with its arguments as `{0}`, `{1}`.
+_ON_GPU: Mapping[str, str] = {
+    "random": 'torch.rand((), device="cuda")',
+    "rand": 'torch.rand((), device="cuda")',
+    "uniform": 'torch.empty((), device="cuda").uniform_({0}, {1})',
+    "gauss": '{0} + {1} * torch.randn((), device="cuda")',
+    "normalvariate": '{0} + {1} * torch.randn((), device="cuda")',
+    "normal": '{0} + {1} * torch.randn((), device="cuda")',
+    "randn": 'torch.randn((), device="cuda")',
+    "randrange": 'torch.randint({0}, {1}, (), device="cuda")',
+    "shuffle": 'torch.randperm(n, device="cuda")',
+    "sample": 'torch.randperm(n, device="cuda")[:k]',
+    "permutation": 'torch.randperm(n, device="cuda")',
+    "choice": 'torch.randint(0, n, (), device="cuda")',
+    "choices": 'torch.randint(0, n, (k,), device="cuda")',
+}
+_BEFORE = "Draw before the step, and pass the value in a GPU tensor: `drawn.fill_(value)` before each replay."
+
+
+def for_draw(event: PythonEvent, reached: Difference | None) -> str:
+    """For a draw of `random` or NumPy."""
+    drawn = _on_gpu(event)
+    kept = f"Draw on the GPU: `{drawn}`." if drawn else _BEFORE
+    if reached is None:
+        return kept
+    return _with_use(kept, reached)
+
+
+def for_cpu_value(op: Op, at: Op, reached: Difference | None) -> str:
+    """For an operator on the CPU whose result the host reads; "" if a GPU operator takes the result."""
+    if host_learns(at) != "value":
+        return ""
+    kept = "Pass `device=x.device` to the operator, and remove the `.item()`: on a GPU tensor it is a host sync."
+    if reached is None:
+        return f"{kept} Compute and select with the tensor, `torch.where(condition, a, b)`."
+    return _with_use(kept, reached)
+
+
+def _with_use(kept: str, reached: Difference) -> str:
+    if reached.kind == "operators":
+        return f"{kept} Compute both branches, and select with `torch.where(condition, a, b)`."
+    if reached.kind == "shapes":
+        return for_size_of(reached, kept=kept) or f"{kept} Work at one fixed size with a mask."
+    return (
+        for_number(reached, kept=kept)
+        or f"{kept} The operator takes that tensor in place of the number."
+    )
+
+
+def _on_gpu(event: PythonEvent) -> str:
+    name = event.name.removesuffix("()").rpartition(".")[2]
+    call = call_at(event.location, name)
+    given = call[1] if call is not None else ()
+    if name == "randint" and len(given) == 2:
+        is_numpy = call is not None and ("np." in call[0] or "numpy." in call[0])
+        high = given[1] if is_numpy else f"{given[1]} + 1"
+        return f'torch.randint({given[0]}, {high}, (), device="cuda")'
+    if name == "randrange" and len(given) == 1:
+        given = ("0", given[0])
+    form = _ON_GPU.get(name, "")
+    if "{1}" in form and len(given) < 2:
+        return ""
+    return form.format(*given) if given or "{" not in form else ""

@@ -1,0 +1,266 @@
+"""A Python number that changes, and the operator that takes it -> what to write so that a replay reads it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+from graphdoctor.rules.causes.difference import Difference
+from graphdoctor.rules.causes.source import statement_at
+from graphdoctor.source.trees import holds
+from graphdoctor.values.figures import shortened
+from graphdoctor.values.locations import Location
+from graphdoctor.values.recording import Op
+
+# Operators whose argument is a Python number in every overload: a tensor there is read, or is a TypeError.
+_FORMULA: Mapping[str, str] = {
+    "addcmul": "`x + value * a * b`",
+    "addcdiv": "`x + value * a / b`",
+    "celu": "`torch.where(x > 0, x, alpha * torch.expm1(x / alpha))`",
+    "elu": "`torch.where(x > 0, x, alpha * torch.expm1(x))`",
+    "leaky_relu": "`torch.where(x > 0, x, slope * x)`",
+    "softplus": "`F.softplus(beta * x) / beta`",
+    "hardtanh": "`torch.minimum(torch.maximum(x, low), high)`",
+    "threshold": "`torch.where(x > threshold, x, value)`",
+    "hardshrink": "`torch.where(x.abs() > width, x, 0)`",
+    "softshrink": "`x.sign() * torch.relu(x.abs() - width)`",
+    "masked_fill": "`torch.where(mask, value, x)`",
+    "constant_pad_nd": (
+        "`torch.where(F.pad(torch.ones_like(x), pad) > 0, F.pad(x, pad), value)`, which pads with 0 "
+        "and then selects"
+    ),
+    "native_dropout": "`x * (torch.rand_like(x) >= p) / (1 - p)`",
+    "bernoulli": "`torch.rand_like(x) < p`, which draws with a probability on the GPU",
+    "uniform": "`low + (high - low) * torch.rand_like(x)`",
+    "normal": "`mean + std * torch.randn_like(x)`",
+    "randn": "`mean + std * torch.randn_like(x)`",
+    "random": "`(torch.rand(shape, device=x.device) * high).long()`",
+    "randint": "`(torch.rand(shape, device=x.device) * high).long()`",
+    "roll": "`x.index_select(dim, (torch.arange(n, device=x.device) - shift) % n)`",
+    "arange": "`start + torch.arange(n, device=x.device)`, with the same n in each step",
+    "fill": "`x.copy_(value)`",
+    "full": "`value.expand(shape)`",
+    "full_like": "`value.expand(x.shape)`",
+    "new_full": "`value.expand(shape)`",
+    "scalar_tensor": "the tensor itself, without a conversion",
+    "smooth_l1_loss": "`torch.where(d < beta, 0.5 * d * d / beta, d - 0.5 * beta).mean()`, with d = (x - y).abs()",
+    "huber_loss": "`torch.where(d < delta, 0.5 * d * d, delta * (d - 0.5 * delta)).mean()`, with d = (x - y).abs()",
+    "_foreach_lerp": (
+        "`torch._foreach_mul_(averages, decay)` and `torch._foreach_add_(averages, "
+        "torch._foreach_mul(values, 1 - decay))`"
+    ),
+}  # fmt: skip
+_NORM = (
+    "Normalize with the statistics of the batch only, `F.batch_norm(x, None, None, weight, bias, training=True)`, "
+    "and update the averages yourself: `running_mean.lerp_(x.mean(dims), momentum)` and "
+    "`running_var.lerp_(x.var(dims), momentum)`. There, `momentum` is a 0-d GPU tensor: batch norm takes a "
+    "Python number."
+)
+_NORMS = frozenset(
+    {"native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "_batch_norm_with_update"}
+)
+_ATTENTION = "Multiply the query by the number, a 0-d GPU tensor, and pass scale=1.0: `scale` takes a Python number."
+_POSITIONS = frozenset({"select", "slice"})
+_FOREACH_ALPHA = (
+    "Multiply first: `torch._foreach_add_(xs, torch._foreach_mul(ys, scale))`, with `scale` a 0-d GPU tensor. "
+    "`alpha` takes a Python number."
+)
+_SMOOTHING = (
+    "Write the formula: `(1 - s) * F.cross_entropy(x, y) - s * x.log_softmax(1).mean()`, with `s` a 0-d GPU "
+    "tensor. `label_smoothing` takes a Python number."
+)
+_DROPOUT = (
+    "Write the formula: `x * (torch.rand_like(x) >= p) / (1 - p)`, with `p` a 0-d GPU tensor. Dropout takes a "
+    "Python number."
+)
+_NAMED = {"label_smoothing": _SMOOTHING}
+
+
+def for_number(difference: Difference, *, kept: str = "") -> str:
+    """What to write for a number that changes; "" if the operator takes a 0-d GPU tensor there.
+
+    `kept` says where the number is then: by default, in a GPU tensor which the step updates.
+    """
+    op, kept = difference.op, kept or _KEPT
+    name = op.base_name.rstrip("_")
+    names = {change.argument.strip("`") for change in difference.changes}
+    if name in _POSITIONS:
+        return for_position(op, kept=kept)
+    statement = statement_at(op.location.file, op.location.line) if op.location else None
+    text = ast.unparse(statement) if statement is not None else ""
+    for keyword, fix in _NAMED.items():
+        if keyword in text:
+            return fix
+    if "dropout" in text and name in ("bernoulli", "div", "mul", "native_dropout"):
+        return _DROPOUT
+    if name in _NORMS:
+        return _NORM
+    if "attention" in name:
+        return _ATTENTION
+    if "alpha" in names or "beta" in names or _adds_scaled(op, difference):
+        if name.startswith("_foreach"):
+            return _FOREACH_ALPHA
+        return (
+            f"Multiply the tensor instead: `x.add_(scale * y)`, with `scale` a 0-d GPU tensor. {kept} `alpha` "
+            "takes a Python number."
+        )
+    formula = _FORMULA.get(name)
+    if formula is None:
+        return ""
+    return f"Write {formula}, with the number in a 0-d GPU tensor: {_shown(name)} takes a Python number. {kept}"
+
+
+_KEPT = "Update it in place inside the step, or fill_ it before each replay."
+
+
+def _shown(name: str) -> str:
+    return f"`{name.lstrip('_')}`"
+
+
+def _adds_scaled(op: Op, difference: Difference) -> bool:
+    return op.base_name.rstrip("_") in ("add", "sub", "addmm", "baddbmm", "_foreach_add", "_foreach_sub") and any(
+        change.argument in ("`alpha`", "`beta`", "argument 3") for change in difference.changes
+    )  # fmt: skip
+
+
+def for_position(op: Op, *, kept: str = "", varies: bool = False) -> str:
+    """What to write for `x[i]` or `x[i : i + n]`; `varies` if the length of the slice changes too."""
+    kept = kept or _KEPT
+    place = op.location
+    dim, size = _dim(op), op.inputs[0].shape
+    found = _subscript(place) if place is not None else None
+    written = found is not None and _is_stored(found, place)
+    base = _text(found.value) if found is not None else "x"
+    length = op.outputs[0].shape[dim] if op.base_name == "slice" and op.outputs else 1
+    start = _start(found)
+    value = _stored_value(place) if written and place is not None else None
+    if isinstance(value, ast.Constant):
+        return _for_span(base, dim, size[dim], found, value, kept=kept)
+    if varies:
+        return (
+            f'Work at the full size and mask the rest: `places = torch.arange({size[dim]}, device="cuda")` once, then '
+            f"`torch.where(places < {start}, values, 0)` along dimension {dim}, or an attention mask. "
+            f"{_as_tensor(start)} {kept} A slice bound takes a Python number."
+        )
+    index = (
+        f"{start}.view(1)" if length == 1 else f'{start} + torch.arange({length}, device="cuda")'
+    )
+    if written:
+        text = _text(value) if value is not None else "values"
+        text = text if text.isidentifier() or op.base_name == "slice" else f"({text})"
+        rows = text if op.base_name == "slice" else f"{text}.unsqueeze({dim})"
+        code = f"`{base}.index_copy_({dim}, {index}, {rows})`"
+        return f"Write with the position in a GPU tensor: {code}. {_as_tensor(start)} {kept}"
+    squeeze = f".squeeze({dim})" if op.base_name == "select" else ""
+    code = f"`{base}.index_select({dim}, {index}){squeeze}`"
+    return f"Select with the position in a GPU tensor: {code}. {_as_tensor(start)} {kept}"
+
+
+def _for_span(
+    base: str, dim: int, size: int, found: ast.Subscript | None, value: ast.Constant, *, kept: str
+) -> str:
+    """For `x[:, i : i + n] = 0`: a number that is stored into a span."""
+    part = next((each for each in _parts(found) if _has_name(each)), None)
+    if isinstance(part, ast.Slice):
+        bounds = [
+            f"(places {sign} {_text(bound)})"
+            for sign, bound in ((">=", part.lower), ("<", part.upper))
+            if bound is not None
+        ]
+        inside = " & ".join(bounds)
+    else:
+        inside = f"places == {_text(part)}" if part is not None else "places == position"
+    start = _start(found)
+    return (
+        f'Compare positions: with `places = torch.arange({size}, device="cuda")` along dimension {dim}, '
+        f"`torch.where({inside}, {ast.unparse(value)}, {base})`. {_as_tensor(start)} {kept}"
+    )
+
+
+def _stored_value(place: Location) -> ast.expr | None:
+    statement = statement_at(place.file, place.line)
+    if isinstance(statement, (ast.Assign, ast.AugAssign)):
+        return statement.value
+    for node in ast.walk(statement) if statement is not None else ():
+        if isinstance(node, ast.Call) and _is_write(node) and node.args:
+            return node.args[0]
+    return None
+
+
+def _is_write(node: ast.Call) -> bool:
+    """`x[i].copy_(y)`, `x[i].fill_(y)`"""
+    return isinstance(node.func, ast.Attribute) and node.func.attr in ("copy_", "fill_")
+
+
+def _as_tensor(start: str) -> str:
+    return f"`{start}` is then an int64 GPU tensor." if start.isidentifier() or "." in start else (
+        "The position is then an int64 GPU tensor."
+    )  # fmt: skip
+
+
+def _dim(op: Op) -> int:
+    dim = op.args[1] if len(op.args) > 1 and isinstance(op.args[1], int) else 0
+    return dim % max(1, len(op.inputs[0].shape))
+
+
+def _subscript(place: Location) -> ast.Subscript | None:
+    """The first `x[...]` on a line that indexes by anything but constants."""
+    statement = statement_at(place.file, place.line)
+    for node in ast.walk(statement) if statement is not None else ():
+        if isinstance(node, ast.Subscript) and holds(node, place.line) and _has_name(node.slice):
+            return node
+    return None
+
+
+def _is_stored(found: ast.Subscript, place: Location | None) -> bool:
+    """`x[i] = y`, `x[i] += y`, or `x[i].copy_(y)`."""
+    if isinstance(found.ctx, ast.Store):
+        return True
+    statement = statement_at(place.file, place.line) if place is not None else None
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("copy_", "fill_")
+        and node.func.value is found
+        for node in (ast.walk(statement) if statement is not None else ())
+    )
+
+
+def _start(found: ast.Subscript | None) -> str:
+    """The position as written: the lower bound, or the upper one if the lower one is constant."""
+    for part in _parts(found):
+        bounds = (part.lower, part.upper) if isinstance(part, ast.Slice) else (part,)
+        for bound in bounds:
+            if bound is None or isinstance(bound, ast.Constant):
+                continue
+            if _has_name(bound):
+                text = _text(bound)
+                return text if isinstance(bound, (ast.Name, ast.Attribute)) else f"({text})"
+    return "position"
+
+
+def _parts(found: ast.Subscript | None) -> list[ast.expr]:
+    if found is None:
+        return []
+    return found.slice.elts if isinstance(found.slice, ast.Tuple) else [found.slice]
+
+
+def _has_name(node: ast.AST) -> bool:
+    return any(isinstance(part, (ast.Name, ast.Attribute)) for part in ast.walk(node))
+
+
+def _text(node: ast.AST) -> str:
+    return shortened(ast.unparse(node))
+
+
+def for_size_of(difference: Difference, *, kept: str = "") -> str:
+    """What to write for an operator whose result has another size in each step; "" if unknown."""
+    op = difference.op
+    if op.base_name == "slice" and op.location is not None:
+        return for_position(op, kept=kept, varies=True)
+    if op.base_name == "arange":
+        return (
+            'Work at the full size and mask the rest: `places = torch.arange(most, device="cuda")`, then '
+            f"`torch.where(places < n, values, 0)`, with `n` in a GPU tensor. {kept or _KEPT}"
+        )
+    return ""

@@ -1,0 +1,1 @@
+"""Hazards as public repositories have them, each before and after its cure."""

@@ -1,0 +1,57 @@
+"""A variant -> where its cure fails, if it does: a sentence, or ""."""
+
+from __future__ import annotations
+
+import torch
+
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.record.place import place
+from graphdoctor.target import from_object
+from tests.rules.advice.variant import Example, Variant
+from tests.support.diagnosing import captured_and_verified, diagnosed
+
+_STEPS = 3
+
+
+def failure_of(variant: Variant) -> str:
+    fixes = [one.fix for one in diagnosed(variant.before).findings if one.rule == variant.rule]
+    if not fixes:
+        return f"{variant.rule} is not found"
+    if not any(variant.says in fix for fix in fixes):
+        return f"the cure is {fixes}"
+    left = [f"{one.rule}: {one.message}" for one in diagnosed(variant.after).findings]
+    if left:
+        return f"after the cure: {left}"
+    outcome = captured_and_verified(variant.after)
+    if outcome.verification is None or outcome.verification.status != "verified":
+        return f"after the cure, the replay: {outcome}"
+    return _difference(variant) if variant.same else ""
+
+
+def _difference(variant: Variant) -> str:
+    """Whether both steps return other values, run in eager on the same inputs."""
+    before, after = _results(variant.before), _results(variant.after)
+    assert all(before), "a step that returns no tensor cannot be compared"
+    for step, (old, new) in enumerate(zip(before, after, strict=True)):
+        try:
+            torch.testing.assert_close(new, old, check_dtype=False)
+        except AssertionError as error:
+            return f"step {step} returns other values: {error}"
+    return ""
+
+
+def _results(example: Example) -> list[list[torch.Tensor]]:
+    """The tensors that each step returns; all steps get the inputs of the first."""
+    torch.manual_seed(0)
+    with EmulatedDevice() as device:
+        target = place(from_object(example), device)
+        try:
+            inputs = target.fresh_inputs()
+            return [_tensors(target.step(*inputs.args, **inputs.kwargs)) for _ in range(_STEPS)]
+        finally:
+            target.close()
+
+
+def _tensors(result: object) -> list[torch.Tensor]:
+    leaves, _ = torch.utils._pytree.tree_flatten(result)
+    return [leaf.detach().cpu().clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
