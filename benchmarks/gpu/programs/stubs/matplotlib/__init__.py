@@ -1,0 +1,4 @@
+"""Nothing is drawn."""
+
+
+def use(*_: object) -> None: ...

@@ -1,0 +1,1 @@
+"""Imported by a program that reads tokens which were made before, and never called."""
