@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.strategies.evidence import Studied
+from graphdoctor.values.host_events import DiffersByState, ItemTaken
 from graphdoctor.values.locations import bracketed
 from graphdoctor.values.recording import Iteration, Recording
 
@@ -14,7 +15,7 @@ def branching_paths(recording: Recording) -> set[str]:
     ops = recording.captured[-1].ops
     found: set[str] = set()
     for event in recording.host:
-        if event.kind in ("state-branch", "running-iterator"):
+        if isinstance(event, (DiffersByState, ItemTaken)):
             found.update(op.module for op in ops[max(0, event.op_index - 1) : event.op_index + 1])
     return found
 
@@ -35,8 +36,9 @@ def obstacles(studied: Studied) -> Iterator[str]:
         yield "the recorded iterations cannot be captured as one graph"
     changed = {change.path: change for each in recording.captured for change in each.changes}
     for path, change in changed.items():
+        what = f"the order of {path}" if change.kind == "order" else path
         yield (
-            f"each call changes {path} in Python (from {change.before} to {change.after}), "
+            f"each call changes {what} in Python (from {change.before} to {change.after}), "
             "which a replay would not do"
         )
     yield from _strangers(recording)

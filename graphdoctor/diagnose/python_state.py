@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import TypeVar
 
-from graphdoctor.target.state.plain import inner_path
 from graphdoctor.values.figures import count_text, names_text
 from graphdoctor.values.finding import Finding
-from graphdoctor.values.host_events import HostKind, PythonEvent
+from graphdoctor.values.host_events import (
+    LaterStepRaises,
+    OutsideQuery,
+    PythonEvent,
+    PythonStateChanged,
+    WorkForThread,
+)
 from graphdoctor.values.locations import Location, bracketed
 from graphdoctor.values.recording import Recording
 
+_Event = TypeVar("_Event", bound=PythonEvent)
 _MOST = 3  # places and names that a sentence has
 
 
 def stopped_state(recording: Recording, findings: Collection[Finding]) -> tuple[str, ...]:
     """The state that stops, as code names it; what a finding is about on the same line is told there."""
     told = {finding.location for finding in findings if finding.location is not None}
-    events = _on_host(recording, "python-state")
+    events = _on_host(recording, PythonStateChanged)
     return tuple(dict.fromkeys(_said(one) for one in events if not _is_on(one.location, told)))
 
 
@@ -32,23 +39,23 @@ def about_stopped(stopped: Sequence[str]) -> Iterator[str]:
 
 def raises_later(recording: Recording) -> Iterator[str]:
     """That the step fails in one of its next calls, which no replay does."""
-    for event in _on_host(recording, "raises-later"):
+    for event in _on_host(recording, LaterStepRaises):
         yield (
-            f"the step was recorded {count_text(int(event.detail), 'time')} and raised in the next call:"
+            f"the step was recorded {count_text(event.calls, 'time')} and raised in the next call:"
             f" {event.name}; what comes after that is not known, and no replay raises"
         )
 
 
 def about_outside(recording: Recording) -> Iterator[str]:
     """Queries of files, sockets, processes and the environment, and work for other threads, in a remark each."""
-    events = {event.location: event for event in _on_host(recording, "outside")}
+    events = {event.location: event for event in _on_host(recording, OutsideQuery)}
     found = [f"{event.name}{bracketed(event.location)}" for event in events.values()]
     if found:
         yield (
             f"Each step reads {names_text(found, most=_MOST)}. The result is frozen at capture: a replay does"
             " not read it again. Read it outside the step."
         )
-    places = dict.fromkeys(event.location for event in _on_host(recording, "other-thread"))
+    places = dict.fromkeys(event.location for event in _on_host(recording, WorkForThread))
     for place in places:
         yield (
             f"Each step gives work to another thread{bracketed(place)}, which a replay does not. graphdoctor"
@@ -56,13 +63,13 @@ def about_outside(recording: Recording) -> Iterator[str]:
         )
 
 
-def _on_host(recording: Recording, kind: HostKind) -> Iterator[PythonEvent]:
+def _on_host(recording: Recording, kind: type[_Event]) -> Iterator[_Event]:
     """Those that the run saw that was watched on the host only: no iteration has them."""
-    return (event for event in recording.host if event.kind == kind)
+    return (event for event in recording.host if isinstance(event, kind))
 
 
 def _said(event: PythonEvent) -> str:
-    return f"{inner_path(event.name)}{bracketed(event.location)}"
+    return f"{event.name}{bracketed(event.location)}"
 
 
 def _is_on(place: Location | None, told: Collection[Location]) -> bool:

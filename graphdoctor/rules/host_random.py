@@ -9,7 +9,7 @@ from graphdoctor.rules.causes.draws import for_draw
 from graphdoctor.rules.causes.sources import host_value_hits, source_place
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule
-from graphdoctor.values.host_events import PythonEvent
+from graphdoctor.values.host_events import RandomDraw
 from graphdoctor.values.recording import Recording
 
 
@@ -36,10 +36,10 @@ class HostRandom(RecordingRule):
         effects = {
             source_place(found.source): found.difference
             for found in differences(recording)
-            if found.source is not None and found.source.kind == "host-random"
+            if found.source is not None and found.source.kind is RandomDraw
         }
 
-        def message(event: PythonEvent) -> str:
+        def message(event: RandomDraw) -> str:
             text = f"{event.name} draws on the CPU, and the drawn value is frozen at capture"
             reached = effects.get(event.location)
             return (
@@ -48,10 +48,10 @@ class HostRandom(RecordingRule):
                 else f"{text}."
             )
 
-        def fix(event: PythonEvent) -> str:
+        def fix(event: RandomDraw) -> str:
             return for_draw(event, effects.get(event.location))
 
-        yield from host_value_hits(recording, "host-random", message, fix)
+        yield from host_value_hits(recording, RandomDraw, message, fix)
 
     @staticmethod
     def bad() -> object:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from graphdoctor.rules.causes.differences import differences
 from graphdoctor.rules.causes.sources import host_hits, host_value_hits, source_place, sources_of
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule
+from graphdoctor.values.host_events import ClockRead, DiffersByClock
 from graphdoctor.values.recording import Recording
 
 
@@ -32,25 +33,25 @@ class HostTime(RecordingRule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         yield from host_hits(
             recording,
-            "clock-branch",
+            DiffersByClock,
             lambda event: (
-                f"{event.detail}, because it depends on {event.name}. A replay reads no clock."
+                f"{event.difference}, because it depends on {event.name}. A replay reads no clock."
             ),
         )
         reaching = {
             source_place(found.source)
             for found in differences(recording)
-            if found.source is not None and found.source.kind == "host-time"
+            if found.source is not None and found.source.kind is ClockRead
         }
         if _returns_other_values(recording):
             reaching |= {
                 source.flow.origin
                 for source in sources_of(recording)
-                if source.kind == "host-time" and source.flow.escapes
+                if source.kind is ClockRead and source.flow.escapes
             }
         for hit in host_value_hits(
             recording,
-            "host-time",
+            ClockRead,
             lambda event: (
                 f"{event.name} reads the clock, and the step's results depend on the value."
             ),

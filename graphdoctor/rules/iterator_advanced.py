@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.sources import host_hits
 from graphdoctor.rules.rule import Hit, RecordingRule
+from graphdoctor.values.host_events import ItemTaken
 from graphdoctor.values.recording import Recording
 
 
@@ -33,7 +34,7 @@ class IteratorAdvanced(RecordingRule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         return host_hits(
             recording,
-            "running-iterator",
+            ItemTaken,
             lambda event: (
                 f"Each step takes the next element of {event.name}. A replay takes no element, and reads the"
                 " memory of the captured one."

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.sources import host_hits
 from graphdoctor.rules.rule import Hit, RecordingRule
+from graphdoctor.values.host_events import DiffersByState
 from graphdoctor.values.recording import Recording
 
 
@@ -38,9 +39,9 @@ class StateBranch(RecordingRule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         return host_hits(
             recording,
-            "state-branch",
+            DiffersByState,
             lambda event: (
-                f"{event.detail}, because the step changes {event.name}."
+                f"{event.difference}, because the step changes {event.name}."
                 " A replay always takes the captured branch."
             ),
         )

@@ -6,25 +6,11 @@ synchronizes is named in one place: a constant at the end of this file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Union
+from typing import TYPE_CHECKING, ClassVar, Union
 
 from msgspec import Struct
 
 from graphdoctor.values.locations import Location
-
-OF_ENVIRONMENT = "the environment variable "  # before its name, in an event of the kind "outside"
-
-HostKind = Literal[
-    "host-random",  # Python's or NumPy's generator was drawn from
-    "host-time",  # a clock was read
-    "python-state",  # a line changed Python state, named by its path; the detail says from what to what
-    "state-branch",  # a later step differs by the state of this name; the detail says where and when
-    "clock-branch",  # the step differs an hour later, by the clocks of this name; the detail says where
-    "running-iterator",  # an iterator or a queue that outlives the step gave its next item
-    "outside",  # the step read a file, a socket, a process or an environment variable
-    "raises-later",  # the step fails with the error that is the name, after so many calls as the detail says
-    "other-thread",  # another thread was given work, which is not recorded
-]
 
 
 class HostEvent(Struct, frozen=True):
@@ -160,21 +146,67 @@ class CutShort(HostEvent, frozen=True, tag="cut-short"):
     error: str = ""
 
 
-class PythonEvent(HostEvent, frozen=True, tag="python", kw_only=True):
-    """What Python code reads, draws, changes or decides."""
+class PythonEvent(HostEvent, frozen=True):
+    """What Python code reads, draws, changes or decides, in the run that is watched on the host only."""
 
-    kind: HostKind
-    detail: str = ""
+
+class RandomDraw(PythonEvent, frozen=True, tag="host-random"):
+    """Python's or NumPy's generator was drawn from."""
+
+
+class ClockRead(PythonEvent, frozen=True, tag="host-time"):
+    """A clock was read."""
+
+
+class PythonStateChanged(PythonEvent, frozen=True, tag="python-state"):
+    """A line changed the Python state of this name."""
+
+
+class ItemTaken(PythonEvent, frozen=True, tag="running-iterator"):
+    """An iterator or a queue that outlives the step gave its next item."""
+
+
+class OutsideQuery(PythonEvent, frozen=True, tag="outside"):
+    """The step read a file, a socket, a process or an environment variable."""
+
+
+class WorkForThread(PythonEvent, frozen=True, tag="other-thread"):
+    """Another thread was given work, which is not recorded."""
+
+
+class LaterStepDiffers(PythonEvent, frozen=True):
+    """A later step runs other operators. `difference` says at which line and when, without a full stop."""
+
+    difference: str = ""
+
+
+class DiffersByState(LaterStepDiffers, frozen=True, tag="state-branch"):
+    """The Python state that is the name makes the difference."""
+
+
+class DiffersByClock(LaterStepDiffers, frozen=True, tag="clock-branch"):
+    """The clocks that are the name make the difference, an hour later."""
+
+
+class LaterStepRaises(PythonEvent, frozen=True, tag="raises-later"):
+    """The step fails with the error that is the name, after so many calls."""
+
+    calls: int = 0
 
 
 if TYPE_CHECKING:
     AnyEvent = HostEvent
-else:
-    AnyEvent = Union[  # noqa: UP007  (for msgspec, which decodes a union by its tags)
+    AnyPythonEvent = PythonEvent
+else:  # for msgspec, which decodes a union by its tags
+    AnyPythonEvent = Union[  # noqa: UP007
+        RandomDraw, ClockRead, PythonStateChanged, ItemTaken, OutsideQuery, WorkForThread, DiffersByState,
+        DiffersByClock, LaterStepRaises,
+    ]  # fmt: skip
+    AnyEvent = Union[  # noqa: UP007
         Sync, Query, TensorRepr, GraphReplay, Barrier, ObjectsExchanged, PinnedAllocation,
         CaptureQuery, StreamSwitch, CompileBypassed, RngState, UnorderedWork, EarlierGraph,
         DdpOnDefaultStream, DdpTiming, ColdGroup, RefusedOptimizer, AttentionDropout, AssumedValue,
-        CutShort, PythonEvent,
+        CutShort, AnyPythonEvent,
     ]  # fmt: skip
 
 # Calls that the devices watch. On a GPU each is found by its name (`device/real.py`), so that a new one is one line

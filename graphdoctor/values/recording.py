@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, Union
 
 from msgspec import Struct
 
-from graphdoctor.values.host_events import AnyEvent, HostEvent, PythonEvent
+from graphdoctor.values.host_events import AnyEvent, AnyPythonEvent, HostEvent
 from graphdoctor.values.locations import Location
 
 Event = TypeVar("Event", bound=HostEvent)
@@ -191,7 +191,7 @@ class StateChange(Struct, frozen=True):
     path: str  # "model.steps"
     before: str
     after: str
-    kind: Literal["value", "rebound-tensor", "grown"]
+    kind: Literal["value", "rebound-tensor", "grown", "order"]
 
 
 class Iteration(Struct, frozen=True):
@@ -243,6 +243,6 @@ class Recording(Struct, frozen=True, weakref=True):
     mode: Literal["inference", "training"]
     eager: tuple[Iteration, ...]
     captured: tuple[Iteration, ...]
-    host: tuple[PythonEvent, ...] = ()
+    host: tuple[AnyPythonEvent, ...] = ()
     optimizers: tuple[OptimizerInfo, ...] = ()
     limits: tuple[str, ...] = ()

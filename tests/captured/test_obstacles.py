@@ -12,7 +12,15 @@ from msgspec.structs import replace
 from graphdoctor.captured.obstacles import branching_paths, is_within, obstacles, written_kinds
 from graphdoctor.strategies.evidence import Studied
 from graphdoctor.values.finding import Finding
-from graphdoctor.values.host_events import HostKind, PythonEvent
+from graphdoctor.values.host_events import (
+    ClockRead,
+    DiffersByState,
+    ItemTaken,
+    OutsideQuery,
+    PythonEvent,
+    PythonStateChanged,
+    WorkForThread,
+)
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
     Iteration,
@@ -128,12 +136,12 @@ def test_a_module_is_within_itself_and_those_around_it(
     assert is_within(path, outer) is is_inside
 
 
-def seen_on_host(kind: HostKind, before: int) -> Recording:
+def seen_on_host(kind: type[PythonEvent], before: int) -> Recording:
     """Of five operators, each in a module of its own; that of the last iteration count."""
     ops = [replace(RUNS, module=f"m{at}") for at in range(5)]
     other = [replace(RUNS, module="earlier")] * 5
     made = recording(iteration(other), iteration(ops))
-    return replace(made, host=(PythonEvent("calls", before, kind=kind),))
+    return replace(made, host=(kind("calls", before),))
 
 
 @pytest.mark.parametrize(
@@ -141,18 +149,20 @@ def seen_on_host(kind: HostKind, before: int) -> Recording:
     [(0, {"m0"}), (1, {"m0", "m1"}), (2, {"m1", "m2"}), (4, {"m3", "m4"}), (5, {"m4"})],
 )
 def test_modules_beside_a_branch_are_those_around_its_place(before: int, around: set[str]) -> None:
-    assert branching_paths(seen_on_host("state-branch", before)) == around
+    assert branching_paths(seen_on_host(DiffersByState, before)) == around
 
 
 @pytest.mark.parametrize(
     ("kind", "counts"),
     [
-        ("running-iterator", True),
-        ("outside", False),
-        ("other-thread", False),
-        ("host-time", False),
-        ("python-state", False),
+        (ItemTaken, True),
+        (OutsideQuery, False),
+        (WorkForThread, False),
+        (ClockRead, False),
+        (PythonStateChanged, False),
     ],
 )
-def test_only_a_branch_and_an_iterator_advanced_count(kind: HostKind, counts: bool) -> None:
+def test_only_a_branch_and_an_iterator_advanced_count(
+    kind: type[PythonEvent], counts: bool
+) -> None:
     assert branching_paths(seen_on_host(kind, 2)) == ({"m1", "m2"} if counts else set())

@@ -19,6 +19,7 @@ from graphdoctor.record.later.search import (
 )
 from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.record.later.trends import Trend
+from graphdoctor.target.state.paths import StatePath
 from graphdoctor.values.errors import UserCodeError
 from graphdoctor.values.locations import Location
 from tests.support.builders import op
@@ -49,7 +50,7 @@ class Counting:
             yield OTHER if self._is_other(self.count) else self.usual
 
     def by(self, growth: int, *, end: int | None = None) -> Trend:
-        return Trend("count", self._advance(growth), self._start, growth, end)
+        return Trend(StatePath.of("count"), self._advance(growth), self._start, growth, end)
 
     def _advance(self, growth: int) -> Callable[[int], None]:
         def advance(steps: int) -> None:

@@ -191,7 +191,11 @@ def host_events(step: Callable[[torch.Tensor], Any]) -> list[tuple[str, str, str
     """Kind, name and the text of the line."""
     recording = recorded(lambda: (step, (torch.rand(3, device="cuda"),)), iterations=2)
     return [
-        (event.kind, event.name, linecache.getline(__file__, event.location.line).strip())
+        (
+            type(event).__struct_config__.tag,
+            event.name,
+            linecache.getline(__file__, event.location.line).strip(),
+        )
         for event in recording.host
         if event.location is not None and event.location.file == __file__
     ]

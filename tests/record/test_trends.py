@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from graphdoctor.record.later.trends import Trend, advance, moment, numbers_in, trends
+from graphdoctor.target.state.paths import By
 
 
 class Every:
@@ -61,6 +62,34 @@ def test_a_variable_in_a_context_of_its_own_goes_on_so() -> None:
 
     advance(trends_of({"context": context}, step), 10)
     assert context[variable] == 21 and variable.get() == 0
+
+
+class Key:
+    """A key that is no plain data."""
+
+
+def test_a_number_goes_on_under_any_key() -> None:
+    """A text with a point in it, and an object, which is found by its place among the keys."""
+    counts: dict[object, int] = {"first": 0, "loss.total": 1, Key(): 2}
+    key = list(counts)[2]
+
+    def step() -> None:
+        counts["loss.total"] += 1
+        counts[key] += 10
+
+    advance(trends_of({"counts": counts}, step), 100)
+    assert list(counts.values()) == [0, 101, 1002]
+
+
+def test_the_second_variable_of_a_name_goes_on_as_the_first() -> None:
+    spaces: list[dict[str, Any]] = [{"calls": 1}, {"calls": 5}]
+    for space in spaces:
+        exec("def step():\n    global calls\n    calls += 1", space)
+    steps = [space["step"] for space in spaces]
+    found = trends_of({"steps": steps}, lambda: [step() for step in steps])
+    assert [str(trend.path) for trend in found] == ["calls", "calls#2"]
+    advance(found, 100)
+    assert [space["calls"] for space in spaces] == [101, 105]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +213,7 @@ def test_of_several_that_go_at_once_as_many_are_left() -> None:
 def test_items_that_change_elsewhere_have_no_trend_of_their_length(change: Any) -> None:
     held = [100, 200]
     found = trends_of({"held": {"items": held}}, lambda: change(held))
-    assert [trend.path for trend in found if trend.path.startswith("len")] == []
+    assert [trend.path for trend in found if trend.path.by is By.MEASURE] == []
 
 
 def test_what_was_empty_gives_no_item_to_go_on_with() -> None:

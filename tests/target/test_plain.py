@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from graphdoctor.target.state.kinds import digest
-from graphdoctor.target.state.paths import StatePath
-from graphdoctor.target.state.plain import LONG, inner_path, is_array, is_data, is_memory
+from graphdoctor.target.state.paths import By, Numbered, StatePath
+from graphdoctor.target.state.plain import LONG, is_array, is_data, is_memory
 
 
 class Mode(enum.Enum):
@@ -64,16 +64,35 @@ def test_another_value_has_another_digest(before: Any, now: Any, path: str) -> N
     assert digest(before) == then
 
 
+STEPS = StatePath.of("model").attribute("steps")
+
+
 @pytest.mark.parametrize(
-    ("path", "whole"),
+    ("path", "text", "whole", "own"),
     [
-        ("len(model.seen)", "model.seen"),
-        ("contents(model.seen)", "model.seen"),
-        ("model.steps", "model.steps"),
+        (STEPS, "model.steps", "model.steps", "steps"),
+        (STEPS.measured("len"), "len(model.steps)", "model.steps", "steps"),
+        (STEPS.measured("contents"), "contents(model.steps)", "model.steps", "steps"),
+        (STEPS.item(3), "model.steps[3]", "model.steps[3]", "steps"),
+        (STEPS.item("a.b"), "model.steps.a.b", "model.steps.a.b", "a.b"),
+        (
+            STEPS.under("model.weight"),
+            "model.steps[model.weight]",
+            "model.steps[model.weight]",
+            "steps",
+        ),
+        (
+            StatePath(None, By.NAME, Numbered("count", 2)).item(0),
+            "count#2[0]",
+            "count#2[0]",
+            "count",
+        ),
     ],
 )
-def test_a_value_is_the_same_one_however_it_is_told(path: str, whole: str) -> None:
-    assert inner_path(path) == whole
+def test_a_path_knows_the_value_that_it_measures_and_what_code_calls_it(
+    path: StatePath, text: str, whole: str, own: str
+) -> None:
+    assert (str(path), str(path.inner), path.own_name) == (text, whole, own)
 
 
 def test_what_only_leads_on_has_nothing_that_stands_for_it() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.values import host_events
-from graphdoctor.values.host_events import AnyEvent, HostEvent, MayBeRefused, PythonEvent
+from graphdoctor.values.host_events import AnyEvent, HostEvent, MayBeRefused
 from graphdoctor.values.locations import Location
 from tests.support.emulated import Seen
 
@@ -19,8 +19,7 @@ def kinds(of: type[HostEvent] = HostEvent) -> list[type[HostEvent]]:
 
 @pytest.mark.parametrize("kind", kinds())
 def test_an_event_is_read_again_as_what_it_was(kind: type[HostEvent]) -> None:
-    more = {"kind": "host-time"} if kind is PythonEvent else {}
-    made = kind("called()", 3, Location("model.py", 2), module="layer", **more)
+    made = kind("called()", 3, Location("model.py", 2), module="layer")
     assert msgspec.json.decode(msgspec.json.encode(made), type=AnyEvent) == made
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
-from graphdoctor.values.host_events import PythonEvent, Query, Sync
+from graphdoctor.values.host_events import ClockRead, Query, Sync
 from graphdoctor.values.recording import Opaque, Recording
 from tests.steps.making import data, steps_of
 from tests.support.builders import iteration, op, recording, tensor
@@ -57,7 +57,7 @@ def test_every_kind_of_argument_comes_back(name: str) -> None:
         (tensor(2, 4), None, 2), ((1, 2), (3,)), ((tensor(3, 4), (1.5, None)), True),
     )  # fmt: skip
     step = iteration([op("aten.cat.default", arguments, [tensor(4, 4)])])
-    made = msgspec.structs.replace(recording(step), host=(PythonEvent("time()", kind="host-time"),))
+    made = msgspec.structs.replace(recording(step), host=(ClockRead("time()"),))
     read = FORMATS[name].decode(FORMATS[name].encode(made), type=Recording)
     assert read == made
     assert [type(arg) for arg in read.captured[0].ops[0].args] == [type(arg) for arg in arguments]

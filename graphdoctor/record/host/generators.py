@@ -17,6 +17,7 @@ from typing import Any
 from graphdoctor.record.host.lines import Seen
 from graphdoctor.target.state.globals import numpy_generator
 from graphdoctor.target.state.walk import Walk
+from graphdoctor.values.host_events import RandomDraw
 
 
 def generators(roots: Mapping[str, object]) -> list[Any]:
@@ -57,7 +58,7 @@ class GeneratorState:
     def after_line(self, *, is_users: bool) -> Iterator[Seen]:
         before, self._seen = self._seen, state_of(self._generator)
         if before != self._seen and is_users:
-            yield Seen("host-random", self._name)
+            yield Seen(RandomDraw, self._name)
 
 
 def _name_of(generator: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from graphdoctor.record.host.generators import GeneratorState, generators, state_of
@@ -12,15 +12,15 @@ from graphdoctor.record.host.python_state import StateWatch, lasting_changes, st
 from graphdoctor.record.host.running import Running
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.globals import process_values
-from graphdoctor.values.host_events import PythonEvent
+from graphdoctor.values.host_events import PythonEvent, PythonStateChanged
 from graphdoctor.values.recording import Iteration
 
 
 class SeenOfHost(NamedTuple):
-    """`changing` are the paths of the state that each step changes itself."""
+    """`changing` is the state that each step changes itself: by its path, how code names it."""
 
     events: tuple[PythonEvent, ...]
-    changing: tuple[str, ...]
+    changing: Mapping[str, str]
 
 
 def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
@@ -47,14 +47,17 @@ def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
             watches = state_watches(roots, changed)
             by_line = [watch for watch in watches if watch.is_by_line]
             events = tuple(_watched(session, [*map(GeneratorState, drawn), *by_line]).events)
-    without_holder = {*process_values(), *(path for path in changed if path.startswith("order("))}
-    of_process = [path for path in changed if path in without_holder]
-    events = (
-        *_of_the_step(events, watches),
-        *(PythonEvent(path, kind="python-state") for path in of_process),
+    switches = process_values()
+    without_holder = [
+        path
+        for path, changes in changed.items()
+        if path in switches or any(change.kind == "order" for change in changes)
+    ]
+    events = (*_of_the_step(events, watches), *map(PythonStateChanged, without_holder))
+    by_steps = {watch.path: watch.name for watch in watches if not watch.is_from_outside}
+    return SeenOfHost(
+        events, {**dict(zip(without_holder, without_holder, strict=True)), **by_steps}
     )
-    by_steps = [watch for watch in watches if not watch.is_from_outside]
-    return SeenOfHost(events, (*of_process, *(watch.path for watch in by_steps)))
 
 
 def _watched(session: Session, watches: Sequence[Watch]) -> HostObserver:
@@ -69,9 +72,9 @@ def _of_the_step(
     events: Sequence[PythonEvent], watches: Sequence[StateWatch]
 ) -> Iterator[PythonEvent]:
     """Without what changes around the step; with what changes at no line that was seen."""
-    outside = {watch.path for watch in watches if watch.is_from_outside}
+    outside = {watch.name for watch in watches if watch.is_from_outside}
     yield from (one for one in events if one.name not in outside)
     seen = {one.name for one in events}
     for watch in watches:
-        if watch.path not in seen:
-            yield PythonEvent(watch.path, kind="python-state")
+        if watch.name not in seen:
+            yield PythonStateChanged(watch.name)

@@ -8,15 +8,14 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from graphdoctor.target.frames import Place, is_machinery, locate_from
-from graphdoctor.values.host_events import HostKind
+from graphdoctor.values.host_events import PythonEvent
 
 
 class Seen(NamedTuple):
     """What a watch has to tell."""
 
-    kind: HostKind
+    kind: type[PythonEvent]
     name: str
-    detail: str = ""
 
 
 class Watch(Protocol):
@@ -36,7 +35,7 @@ class WatchedLines:
 
     def __init__(self, watches: Sequence[Watch], found: Callable[..., None]) -> None:
         self._watches = watches
-        self._found = found  # called with the kind, the name, the place and the detail
+        self._found = found  # called with the kind, the name and the place
         self._last = Place(None, (), False)
         self._before: Any = None
 
@@ -66,4 +65,4 @@ class WatchedLines:
         place = self._last
         for watch in self._watches:
             for seen in watch.after_line(is_users=place.location is not None):
-                self._found(seen.kind, seen.name, place, seen.detail)
+                self._found(seen.kind, seen.name, place)

@@ -22,7 +22,14 @@ from graphdoctor.record.host.outside import FILES_OF_QUERIES, QueryObserver
 from graphdoctor.record.host.running import FILES_OF_QUEUES, TAKEN_FROM, Running
 from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
 from graphdoctor.target.program.quiet import audited
-from graphdoctor.values.host_events import HostKind, PythonEvent
+from graphdoctor.values.host_events import (
+    ClockRead,
+    ItemTaken,
+    OutsideQuery,
+    PythonEvent,
+    RandomDraw,
+    WorkForThread,
+)
 
 _RANDOM_MODULE = random.__file__
 _SECRETS = secrets.__file__
@@ -39,7 +46,7 @@ _FILES = frozenset(
 _FUNCTIONS = frozenset({next, *_OF_SYSTEM, *CLOCKS})
 _SUSPENDED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _OWNERS = (random.Random, *TAKEN_FROM)
-_Found = tuple[HostKind, str]
+_Found = tuple[type[PythonEvent], str]
 _DRAW_NOTHING = frozenset({"getstate", "setstate", "seed"})
 
 
@@ -77,10 +84,10 @@ class HostObserver(Observer):
         profile_by(self._before)
         self._heard.__exit__(None, None, None)
         self._lines.__exit__()
-        seen = {event.name for event in self.events if event.kind == "running-iterator"}
+        seen = {event.name for event in self.events if isinstance(event, ItemTaken)}
         for path in self._running.moved():
             if path not in seen:
-                self._add("running-iterator", path, self._last_next)
+                self._add(ItemTaken, path, self._last_next)
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
@@ -92,7 +99,7 @@ class HostObserver(Observer):
             self._function_called(frame, frame.f_back)
 
     def _queried(self, name: str, frame: FrameType) -> None:
-        self._add("outside", name, locate_from(frame))
+        self._add(OutsideQuery, name, locate_from(frame))
 
     def _built_in_called(self, function: Any, caller: FrameType) -> None:
         owner = getattr(function, "__self__", None)
@@ -104,36 +111,27 @@ class HostObserver(Observer):
         if found is not None:
             self._add(*found, locate_from(caller))
         elif (taken := self._running.taken_by_built_in(function)) is not None:
-            self._add("running-iterator", taken, locate_from(caller))
+            self._add(ItemTaken, taken, locate_from(caller))
         elif function is next:
             self._last_next = locate_from(caller)
 
     def _function_called(self, frame: FrameType, caller: FrameType) -> None:
         code = frame.f_code
         if not is_machinery(code.co_filename) and reads_numpy_clock(code):
-            self._add("host-time", NUMPY_CLOCK, locate_from(frame))
+            self._add(ClockRead, NUMPY_CLOCK, locate_from(frame))
         if code in THREADS:
             if not _is_asked_by_torch(caller):
-                self._add("other-thread", THREADS[code], locate_from(caller))
+                self._add(WorkForThread, THREADS[code], locate_from(caller))
         elif (taken := self._running.taken_in_call(frame)) is not None:
-            self._add("running-iterator", taken, locate_from(caller))
+            self._add(ItemTaken, taken, locate_from(caller))
         elif code.co_filename in (_RANDOM_MODULE, _SECRETS, _UUID):
             # Where it is asked for, and not where it draws: gauss() draws in every second call.
             found = _of_module(code.co_filename, code.co_name)
             if found is not None and not is_machinery(caller.f_code.co_filename):
                 self._add(*found, locate_from(caller))
 
-    def _add(self, kind: HostKind, name: str, place: Place, detail: str = "") -> None:
-        self.events.append(
-            PythonEvent(
-                kind=kind,
-                name=name,
-                detail=detail,
-                op_index=self._operators,
-                location=place.location,
-                stack=place.stack,
-            )
-        )
+    def _add(self, kind: type[PythonEvent], name: str, place: Place) -> None:
+        self.events.append(kind(name, self._operators, place.location, place.stack))
 
 
 def profile_by(before: Any) -> None:
@@ -175,9 +173,9 @@ def _built_in(function: Any) -> _Found | None:
     if isinstance(getattr(function, "__self__", None), random.Random):
         return _of_module(_RANDOM_MODULE, function.__name__)
     if function in _OF_SYSTEM:
-        return "host-random", f"os.{function.__name__}()"
+        return RandomDraw, f"os.{function.__name__}()"
     try:
-        return ("host-time", CLOCKS[function]) if function in CLOCKS else None
+        return (ClockRead, CLOCKS[function]) if function in CLOCKS else None
     except TypeError:  # a callable that cannot be hashed
         return None
 
@@ -189,7 +187,7 @@ def _of_module(file: str, name: str) -> _Found | None:
     if file == _UUID and name not in ("uuid1", "uuid4"):
         return None
     module = os.path.basename(file).partition(".")[0]
-    return "host-random", f"{module}.{name}()"
+    return RandomDraw, f"{module}.{name}()"
 
 
 def _is_asked_by_torch(frame: FrameType | None) -> bool:

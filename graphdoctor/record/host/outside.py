@@ -14,7 +14,6 @@ from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import Any
 
 from graphdoctor.target.frames import is_machinery, is_own, is_torch
-from graphdoctor.values.host_events import OF_ENVIRONMENT
 
 # Functions of Python's library that code calls for their result. Opened files and connections are
 # seen by Python's audit hooks, whoever opens them.
@@ -75,7 +74,7 @@ class QueryObserver:
         """A function of Python's begins."""
         code = frame.f_code
         if code is _GETITEM:
-            self._found(f"{OF_ENVIRONMENT}{frame.f_locals.get('key')}", caller)
+            self._found(f"the environment variable {frame.f_locals.get('key')}", caller)
         elif not is_machinery(caller.f_code.co_filename) and code in _FUNCTIONS:
             self._found(_FUNCTIONS[code], caller)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Literal
 
 import torch
 
@@ -12,6 +13,7 @@ from graphdoctor.record.host.lines import Seen
 from graphdoctor.target.state.globals import process_values
 from graphdoctor.target.state.readers import Reader, readers_of
 from graphdoctor.target.state.snapshot import named_state
+from graphdoctor.values.host_events import PythonStateChanged
 from graphdoctor.values.recording import Iteration, StateChange
 
 _LOOKS = 1000  # values that are looked at after each line of the step, in all
@@ -40,8 +42,8 @@ class HostState:
         for path, value in self.values.items():
             now = after.values.get(path, "absent")
             if now != value:
-                kind = "grown" if path.startswith("len(") else "value"
-                found.append(StateChange(path=path, before=value, after=now, kind=kind))  # type: ignore[arg-type]
+                kind: Literal["grown", "value"] = "grown" if path.startswith("len(") else "value"
+                found.append(StateChange(path=path, before=value, after=now, kind=kind))
         for path, number in self.tensors.items():
             now_number = after.tensors.get(path)
             if now_number is not None and now_number != number:
@@ -65,8 +67,8 @@ class HostState:
                 there = [path for path in there if path in mine]
             moved = ((a, b) for a, b in zip(here, there, strict=True) if a != b)
             for before, now in islice(moved, 1):
-                path = f"order({_holder_of(before, now)})"
-                yield StateChange(path=path, before=before, after=now, kind="value")
+                holder = _holder_of(before, now)
+                yield StateChange(path=holder, before=before, after=now, kind="order")
 
 
 def _holder_of(one: str, other: str) -> str:
@@ -108,6 +110,7 @@ class StateWatch:
 
     def __init__(self, reader: Reader, *, is_by_line: bool) -> None:
         self.path = str(reader.path)  # as the recorded changes name it
+        self.name = str(reader.path.inner)
         self.is_by_line = is_by_line
         self.is_from_outside = False
         self._read = reader.again
@@ -119,10 +122,4 @@ class StateWatch:
         if before != now:
             # What a program does around its step is no change of the step's.
             self.is_from_outside = self.is_from_outside or not is_users
-            yield Seen("python-state", self.path, f"from {before!r} to {now!r}")
-
-
-def own_name(path: str) -> str:
-    """What code calls it: "calls" of "model.calls", "seen" of "len(seen)"."""
-    inner = path.rpartition("(")[2].rstrip(")")
-    return inner.rpartition(".")[2].partition("[")[0].partition("#")[0]
+            yield Seen(PythonStateChanged, self.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -23,10 +23,16 @@ from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.record.later.trends import Trend, advance, moment, numbers_in, trends
 from graphdoctor.record.later.trials import Trials
 from graphdoctor.record.session import Session
-from graphdoctor.target.state.plain import inner_path
 from graphdoctor.values.errors import GraphDoctorError, RaisesLater
 from graphdoctor.values.figures import count_text, names_text, shortened
-from graphdoctor.values.host_events import HostKind, PythonEvent
+from graphdoctor.values.host_events import (
+    ClockRead,
+    DiffersByClock,
+    DiffersByState,
+    LaterStepDiffers,
+    LaterStepRaises,
+    PythonEvent,
+)
 from graphdoctor.values.recording import Iteration
 
 _MOST_NAMES = 3
@@ -49,23 +55,23 @@ def with_later_steps(
     alike = [ran(one.ops, one.externals) for one in captured if one.input_shapes == shapes]
     if session.device.meeting.has_others or not session.device.has_values or not are_alike(alike):
         return
-    clocks = sorted({event.name for event in seen.events if event.kind == "host-time"})
+    clocks = sorted({event.name for event in seen.events if isinstance(event, ClockRead)})
     if not clocks and not seen.changing:
         return
     trials, lines = Trials(session), _usual_lines(session)
     if clocks and (other := _an_hour_later(trials, lines)) is not None:
-        yield _branch("clock-branch", other, clocks, "an hour later")
+        yield _branch(DiffersByClock, other, clocks, "an hour later")
     if seen.changing:
         yield from _at_later_steps(trials, seen.changing, lines)
 
 
 def _raises(error: RaisesLater) -> PythonEvent:
     what = str(error).removeprefix("running the step failed: ")
-    return PythonEvent(what, kind="raises-later", detail=str(error.calls))
+    return LaterStepRaises(what, calls=error.calls)
 
 
 def _at_later_steps(
-    trials: Trials, names: Sequence[str], lines: LineTrace
+    trials: Trials, names: Mapping[str, str], lines: LineTrace
 ) -> Iterator[PythonEvent]:
     """The step is run with all that it changes set to later values, and then a few times in a row.
 
@@ -87,19 +93,18 @@ def _at_later_steps(
                 continue
             other, _ = nearest_other_step(trials, seldom, lines, numbers)
             if other is not None:
-                paths = [inner_path(one.path) for one in seldom]
-                yield _branch("state-branch", other, paths, _SOME_TIME)
+                paths = [str(one.path.inner) for one in seldom]
+                yield _branch(DiffersByState, other, paths, _SOME_TIME)
                 return
-        is_foreseen = not set(names).difference(trend.path for trend in found)
+        is_foreseen = not set(names).difference(str(trend.path) for trend in found)
         other = first_other_step(trials, lines, is_foreseen=is_foreseen)
     if other is not None:
         after = f"after {count_text(other.steps, 'more step')}"
-        paths = list(map(inner_path, names))
-        yield _branch("state-branch", other, paths, _SOME_TIME if other.is_far else after)
+        yield _branch(DiffersByState, other, names.values(), _SOME_TIME if other.is_far else after)
 
 
 def _seldom_changed(
-    trials: Trials, found: Sequence[Trend], steps: int, names: Sequence[str], lines: LineTrace
+    trials: Trials, found: Sequence[Trend], steps: int, names: Iterable[str], lines: LineTrace
 ) -> list[Trend]:
     """How state continues that the step changes only so many steps later, such as every hundredth time."""
     session, roots = trials.session, trials.session.target.roots
@@ -149,14 +154,15 @@ def _usual_lines(session: Session) -> LineTrace:
     return lines
 
 
-def _branch(kind: HostKind, other: OtherStep, names: Sequence[str], when: str) -> PythonEvent:
+def _branch(
+    kind: type[LaterStepDiffers], other: OtherStep, names: Iterable[str], when: str
+) -> LaterStepDiffers:
     place = other.branch or other.place
     line = linecache.getline(place.file, place.line).partition("#")[0].strip() if place else ""
     code = f"`{shortened(line)}` differs" if line else "The step differs"
-    return PythonEvent(
+    return kind(
         names_text(tuple(dict.fromkeys(names)), most=_MOST_NAMES),
-        kind=kind,
         op_index=other.op_index,
         location=place,
-        detail=f"{code} {when}",
+        difference=f"{code} {when}",
     )

@@ -1,8 +1,7 @@
-"""Where a path of the state leads, and a value -> the value is there."""
+"""Write a value where a path of the state leads."""
 
 from __future__ import annotations
 
-import ast
 from collections import deque
 from contextlib import suppress
 from contextvars import Context, ContextVar
@@ -11,33 +10,33 @@ from types import CellType, FunctionType
 from typing import Any
 
 from graphdoctor.target.state.attributes import attributes, has_walkable_state, slot_descriptors
+from graphdoctor.target.state.paths import By, StatePath
 from graphdoctor.target.state.variables import global_names, names_in
 
 _MISSING = object()
 
 
-def put_at(holder: Any, path: str, value: object) -> None:
-    """Write past any override, and only where there is such a value already."""
-    name = path.rpartition(".")[2]
+def put_at(holder: Any, path: StatePath, value: object) -> None:
+    """Write past any override, and only where there is such a value already. `holder` holds it."""
+    name: Any = path.name
     if isinstance(holder, FunctionType):
-        _put_variable(holder, name, value)
+        _put_variable(holder, path.own_name, value)
     elif isinstance(holder, CellType):
         holder.cell_contents = value
     elif isinstance(holder, ContextVar):
         holder.set(value)
     elif isinstance(holder, Context):
         for variable in holder:
-            if path.endswith(f"[{variable.name}]"):
+            if variable.name == name:
                 holder.run(variable.set, value)
     elif isinstance(holder, dict):
         key = _key_in(holder, path)
         if key is not _MISSING:
             dict.__setitem__(holder, key, value)
-    elif isinstance(holder, (list, deque)) and path.endswith("]"):
-        with suppress(ValueError, IndexError):
-            index = int(path.rpartition("[")[2][:-1])
+    elif isinstance(holder, (list, deque)) and path.by is By.ITEM:
+        with suppress(IndexError):
             kind: Any = list if isinstance(holder, list) else deque
-            kind.__setitem__(holder, index, value)
+            kind.__setitem__(holder, name, value)
     elif isinstance(holder, type):
         if name in vars(holder):
             type.__setattr__(holder, name, value)
@@ -49,18 +48,12 @@ def put_at(holder: Any, path: str, value: object) -> None:
                 descriptor.__set__(holder, value)
 
 
-def _key_in(held: dict[Any, Any], path: str) -> object:
-    """The key of a dictionary's value: a word, a number, or by its place where it is an object."""
-    word = path.rpartition(".")[2]
-    if not path.endswith("]"):
-        return word if word in held else _MISSING
-    with suppress(ValueError, SyntaxError):
-        key = ast.literal_eval(path.rpartition("[")[2][:-1])
-        if key in held:
-            return key
-        if isinstance(key, int) and 0 <= key < len(held):
-            return next(islice(held, key, None))
-    return _MISSING
+def _key_in(held: dict[Any, Any], path: StatePath) -> object:
+    """The key of a dictionary's value. A key that is an object is found by its place."""
+    name: Any = path.name
+    if path.by is By.OBJECT:
+        return next(islice(held, name, None), _MISSING) if isinstance(name, int) else _MISSING
+    return name if name in held else _MISSING
 
 
 def _put_variable(function: FunctionType, name: str, value: object) -> None:

@@ -14,7 +14,6 @@ from itertools import islice, zip_longest
 from types import CodeType
 from typing import NamedTuple
 
-from graphdoctor.record.host.python_state import own_name
 from graphdoctor.record.later.bounded import bounded
 from graphdoctor.record.later.line_trace import LineTrace
 from graphdoctor.record.later.sameness import Ran, first_difference
@@ -64,7 +63,7 @@ def nearest_other_step(
             search.look(steps, is_far=True)
         if search.has_run:
             break
-    names = {own_name(trend.path) for trend in trends}
+    names = {trend.path.own_name for trend in trends}
     near = _near(trends, _in_turn(constants(lines.codes, names), numbers))
     for steps in sorted(near[:runs]):
         search.look(steps, is_far=False)

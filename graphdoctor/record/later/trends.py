@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from graphdoctor.record.later.places import put_at
 from graphdoctor.target.state.attributes import counts_for_itself
 from graphdoctor.target.state.kinds.written import dict_items
+from graphdoctor.target.state.paths import StatePath
 from graphdoctor.target.state.plain import is_array
 from graphdoctor.target.state.readers import readers_of
 from graphdoctor.target.state.walk import Walk
@@ -26,7 +27,7 @@ class Trend(NamedTuple):
     `now` and `growth` are its number, or its length; after `end` steps nothing is left of it.
     """
 
-    path: str
+    path: StatePath
     advance: Callable[[int], None]
     now: int | float | None = None
     growth: int | float | None = None
@@ -53,14 +54,14 @@ class _Held(NamedTuple):
     container: Any
 
 
-Moment = dict[str, _Held]
+Moment = dict[StatePath, _Held]
 
 
 def moment(roots: Mapping[str, object], paths: Container[str]) -> Moment:
     """The values at these paths now."""
     found: Moment = {}
     for one in readers_of(roots, paths):
-        found.setdefault(str(one.path), _Held(one.holder, _copied(one.value), one.value))
+        found.setdefault(one.path, _Held(one.holder, _copied(one.value), one.value))
     return found
 
 
@@ -95,7 +96,7 @@ def _copied(value: Any) -> Any:
     return value.copy() if is_array(value) else value
 
 
-def _trend(path: str, held: _Held, second: Any, third: Any) -> Trend | None:
+def _trend(path: StatePath, held: _Held, second: Any, third: Any) -> Trend | None:
     if isinstance(held.container, (list, deque)):
         return _of_items(path, held.container, held.value, second)
     if isinstance(held.container, (set, dict)):
@@ -134,7 +135,7 @@ def _continued(first: Any, second: Any, third: Any) -> Callable[[int], Any] | No
     return geometric
 
 
-def _of_array(path: str, held: _Held, second: Any, third: Any) -> Trend | None:
+def _of_array(path: StatePath, held: _Held, second: Any, third: Any) -> Trend | None:
     """A NumPy array of numbers to which each step adds the same; it counts by its first item that changes."""
     first, array = held.value, held.container
     shapes = {(value.shape, value.dtype.kind) for value in (first, second, third)}
@@ -151,7 +152,9 @@ def _of_array(path: str, held: _Held, second: Any, third: Any) -> Trend | None:
     return Trend(path, advance, first.flat[at].item(), float(one.flat[at]))
 
 
-def _of_keys(path: str, held: set[object] | dict[object, object], now: int, growth: int) -> Trend:
+def _of_keys(
+    path: StatePath, held: set[object] | dict[object, object], now: int, growth: int
+) -> Trend:
     """A set or a dictionary that gets so many more keys, which are equal to no other; with the last one's value."""
 
     def advance(steps: int) -> None:
@@ -167,7 +170,7 @@ def _of_keys(path: str, held: set[object] | dict[object, object], now: int, grow
 
 
 def _of_items(
-    path: str, held: list[object] | deque[object], now: list[object], then: list[object]
+    path: StatePath, held: list[object] | deque[object], now: list[object], then: list[object]
 ) -> Trend | None:
     """A list or a deque that grows or shrinks at one of its ends."""
     growth = len(then) - len(now)

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import Struct, structs
 
 from graphdoctor.rules.causes.flow import Flow
 from graphdoctor.rules.causes.reads import cpu_reads, flow_from, host_reads, tensor_lines
 from graphdoctor.rules.rule import Hit, at_event, once
-from graphdoctor.values.host_events import HostKind, PythonEvent
+from graphdoctor.values.host_events import ClockRead, PythonEvent, RandomDraw
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration, Recording
 
-_VALUE_EVENTS: tuple[HostKind, ...] = ("host-random", "host-time")
+_Event = TypeVar("_Event", bound=PythonEvent)
+# A graph may freeze their value.
+_VALUE_EVENTS = (RandomDraw, ClockRead)
 
 
 class Source(Struct, frozen=True):
     """A value that came to the host, and where it goes."""
 
-    kind: Literal["device-read", "cpu-read"] | HostKind
+    kind: Literal["device-read", "cpu-read"] | type[PythonEvent]
     flow: Flow
 
 
 @once
 def sources_of(recording: Recording) -> tuple[Source, ...]:
     """Host reads, random draws, clock reads and reads of CPU tensors; each place once."""
-    by_place: dict[tuple[str, bool, Location | None], Source] = {}
+    by_place: dict[tuple[object, bool, Location | None], Source] = {}
     for read in host_reads(recording):
         key = ("device-read", bool(read.flow.branches), read.op.location)
         by_place.setdefault(key, Source("device-read", read.flow))
@@ -36,37 +38,37 @@ def sources_of(recording: Recording) -> tuple[Source, ...]:
     lines = frozenset(line for iteration in recording.captured for line in tensor_lines(iteration))
     for event in host_values(recording):
         flow = flow_from(event.location, event.stack, lines)
-        by_place.setdefault((event.kind, False, event.location), Source(event.kind, flow))
+        by_place.setdefault((type(event), False, event.location), Source(type(event), flow))
     return tuple(by_place.values())
 
 
 def host_values(recording: Recording) -> tuple[PythonEvent, ...]:
     """Random draws and clock reads, from the separate host run."""
-    return tuple(event for event in recording.host if event.kind in _VALUE_EVENTS)
+    return tuple(event for event in recording.host if isinstance(event, _VALUE_EVENTS))
 
 
 def host_value_hits(
     recording: Recording,
-    kind: HostKind,
-    message: Callable[[PythonEvent], str],
-    fix: Callable[[PythonEvent], str] = lambda event: "",
+    kind: type[_Event],
+    message: Callable[[_Event], str],
+    fix: Callable[[_Event], str] = lambda event: "",
 ) -> Iterator[Hit]:
     """Hits in every captured iteration: the run that saw the events stands for all of them."""
     for iteration in recording.captured:
         seen: set[tuple[Location | None, int]] = set()
         for event in host_values(recording):
             place = (event.location, event.op_index)
-            if event.kind == kind and place not in seen:
+            if isinstance(event, kind) and place not in seen:
                 seen.add(place)
                 hit = at_event(iteration.index, _within(event, iteration), message(event))
                 yield structs.replace(hit, fix=fix(event))
 
 
 def host_hits(
-    recording: Recording, kind: HostKind, message: Callable[[PythonEvent], str]
+    recording: Recording, kind: type[_Event], message: Callable[[_Event], str]
 ) -> Iterator[Hit]:
     """Hits in every captured iteration, for what the run that was watched on the host saw."""
-    events = {(e.name, e.location): e for e in recording.host if e.kind == kind}
+    events = {(e.name, e.location): e for e in recording.host if isinstance(e, kind)}
     for iteration in recording.captured:
         for event in events.values():
             yield at_event(iteration.index, _within(event, iteration), message(event))
@@ -76,6 +78,6 @@ def source_place(source: Source | None) -> Location | None:
     return source.flow.origin if source is not None else None
 
 
-def _within(event: PythonEvent, iteration: Iteration) -> PythonEvent:
+def _within(event: _Event, iteration: Iteration) -> _Event:
     last = max(0, len(iteration.ops) - 1)
     return event if event.op_index <= last else structs.replace(event, op_index=last)

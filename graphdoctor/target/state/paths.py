@@ -20,6 +20,16 @@ class By(Enum):
     )
 
 
+class Numbered(NamedTuple):
+    """The name of a variable or a class that is not the first of its name in a walk: "count#2"."""
+
+    name: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.name}#{self.number}"
+
+
 class StatePath(NamedTuple):
     """A path of any depth. `str()` gives "model.layers[0].weight", or "len(model.seen)"."""
 
@@ -37,8 +47,8 @@ class StatePath(NamedTuple):
     def item(self, key: object) -> StatePath:
         return StatePath(self, By.ITEM, key)
 
-    def under(self, name: str) -> StatePath:
-        """The value whose key is an object."""
+    def under(self, name: str | int) -> StatePath:
+        """The value whose key is an object, known by the path of the key, or by its place among the keys."""
         return StatePath(self, By.OBJECT, name)
 
     def measured(self, measure: Measure) -> StatePath:
@@ -49,6 +59,18 @@ class StatePath(NamedTuple):
         """The path of the value itself where this is its measure: "seen" of "len(seen)"."""
         return self.parent if self.by is By.MEASURE and self.parent is not None else self
 
+    @property
+    def own_name(self) -> str:
+        """What code calls it: "calls" of "model.calls", "seen" of "len(seen)" and of "seen[0]"."""
+        path = self.inner
+        while path.parent is not None and not path._is_dotted:
+            path = path.parent
+        return path.name.name if isinstance(path.name, Numbered) else str(path.name)
+
+    @property
+    def _is_dotted(self) -> bool:
+        return self.by is By.ATTRIBUTE or (self.by is By.ITEM and type(self.name) is str)
+
     def __str__(self) -> str:
         if self.by is By.MEASURE:
             return f"{self.name}({self.parent})"
@@ -56,7 +78,7 @@ class StatePath(NamedTuple):
         path: StatePath | None = self
         while path is not None:
             parent, by, name = path
-            if by is By.ATTRIBUTE or (by is By.ITEM and type(name) is str):
+            if path._is_dotted:
                 steps.append(f".{name}")
             elif by is By.NAME:
                 steps.append(str(name))

@@ -13,11 +13,6 @@ STREAMS = (io.BytesIO, io.StringIO)
 LONG = 256
 
 
-def inner_path(path: str) -> str:
-    """The path of a value in the text of its measure: "seen" of "len(seen)"; of any other, itself."""
-    return path.partition("(")[2].removesuffix(")") if path.endswith(")") else path
-
-
 def is_data(items: list[object] | tuple[object, ...] | deque[object]) -> bool:
     """Whether it holds so many plain values, and nothing else, that each is not state by itself."""
     return len(items) > LONG and all(isinstance(item, SCALARS) for item in items)

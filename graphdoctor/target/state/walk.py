@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 from graphdoctor.target.state.kinds import kind_of
 from graphdoctor.target.state.kinds.kind import Visit
-from graphdoctor.target.state.paths import StatePath
+from graphdoctor.target.state.paths import By, Numbered, StatePath
 
 
 class Walk:
@@ -66,6 +66,6 @@ class Walk:
         known = self._variables.setdefault(name, {})
         path = known.get(id(holder))
         if path is None:
-            number = f"#{len(known) + 1}" if known else ""
-            path = known[id(holder)] = StatePath.of(name + number)
+            numbered = Numbered(name, len(known) + 1) if known else name
+            path = known[id(holder)] = StatePath(None, By.NAME, numbered)
         return path
