@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from beside_gpu import beside_gpu
+from beside_gpu import beside_gpu, on_gpu
 from tables import Row as Line
 from tables import jsonl, table
 from tracers import beside_tracers
@@ -21,6 +21,7 @@ JUDGED = DATA / "accuracy_judged.jsonl"
 DYNAMO = DATA / "accuracy_dynamo.jsonl"  # --mode inference, then --mode training
 EXPORT = DATA / "accuracy_export.jsonl"
 BESIDE_GPU = DATA / "accuracy_beside_h200_torch2.11.jsonl"  # the same with --device emulated,raw
+ON_GPU = DATA / "accuracy_on_h100_torch2.11.jsonl"  # and with --device cuda, without messages
 
 
 def page(lines: list[Line], judged: list[Line]) -> str:
@@ -28,7 +29,8 @@ def page(lines: list[Line], judged: list[Line]) -> str:
     seen = {(each["rule"], each["place"]): each for each in judged if "rule" in each}
     parts = [opening(about, models), totals(models), findings(models, seen)]
     parts += [without_findings(models, judged)]
-    parts.insert(1, beside_gpu(jsonl(BESIDE_GPU), judged))
+    beside = jsonl(BESIDE_GPU)
+    parts[1:1] = [beside_gpu(beside, judged), on_gpu(jsonl(ON_GPU), beside)]
     notes = [each["tracers"] for each in judged if "tracers" in each]
     parts.append(beside_tracers(models, jsonl(DYNAMO), jsonl(EXPORT), notes=notes))
     parts += [failures(models), every_model(models)]

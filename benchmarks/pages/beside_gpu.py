@@ -54,6 +54,28 @@ def beside_gpu(lines: list[Line], read: list[Line]) -> str:
     return "\n".join([*parts, _not_captured(steps, judged), _not_built(lines)])
 
 
+def on_gpu(lines: list[Line], beside: list[Line]) -> str:
+    """The same steps asked with `--device cuda`; what the GPU made of them is taken from `beside`."""
+    about, captures = lines[0], {key: both[1] for key, both in _steps(beside[1:]).items()}
+    steps = {}
+    for each in lines[1:]:
+        key = (each["family"], each["model"], each.get("mode", ""))
+        if "device" in each and captures.get(key):
+            steps[key] = (each, captures[key])
+    judged = {key: judgement(*both) for key, both in steps.items()}
+    counts = Counter(judged.values())
+    words = ", ".join(f"{counts[key]} {word}" for key, word in COLUMNS.items())
+    opening = f"""## On a GPU
+
+{about["date"]}, {about["gpu"]}, torch {about["torch"]}, Python {about["python"]}; the captures are those of the
+H200 above. `python benchmarks/truth/accuracy.py --device cuda` analyzes each step on the GPU itself, where it is
+captured and replayed. {len(judged)} steps: {words}. {about["since"]}
+"""
+    parts = [opening, _by_family(judged), _lines_found(steps, judged)]
+    parts += [_disagreements(word, steps, judged, note="") for word in ("missed", "false alarm")]
+    return "\n".join([*parts, _not_analyzed(steps, judged, {})])
+
+
 def _steps(lines: list[Line]) -> dict[Key, tuple[Line, Line]]:
     """Both answers to each step; an empty line where one is not there."""
     found: dict[Key, dict[str, Line]] = {}
