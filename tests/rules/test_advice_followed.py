@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.rules.advice.draws import DRAWS
 from tests.rules.advice.lengths import LENGTHS
 from tests.rules.advice.numbers import NUMBERS
+from tests.rules.advice.state import STATE
 from tests.rules.advice.variant import Variant
 from tests.support.following import failure_of
 
-VARIANTS = [*LENGTHS, *NUMBERS]
+VARIANTS = [*DRAWS, *LENGTHS, *NUMBERS, *STATE]
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

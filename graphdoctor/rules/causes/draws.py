@@ -62,7 +62,8 @@ def _with_use(kept: str, reached: Difference) -> str:
 
 def _on_gpu(event: PythonEvent) -> str:
     name = event.name.removesuffix("()").rpartition(".")[2]
-    call = call_at(event.location, name)
+    call = call_at(event.location, name) or call_at(event.location)
+    name = call[0].rpartition(".")[2] if call is not None else name
     given = call[1] if call is not None else ()
     if name == "randint" and len(given) == 2:
         is_numpy = call is not None and ("np." in call[0] or "numpy." in call[0])

@@ -210,12 +210,18 @@ def reads(node: ast.AST) -> bool:
     return any(is_reading(part) for part in ast.walk(node))
 
 
-def call_at(place: Location | None, name: str) -> tuple[str, tuple[str, ...]] | None:
-    """The function, as written, and the positional arguments of the first call on a line of a function of this name."""
+def call_at(place: Location | None, name: str = "") -> tuple[str, tuple[str, ...]] | None:
+    """The function, as written, and the positional arguments of the first call on a line of a function of this name.
+
+    Without a name, of the first function of a module `random`: `np.random.beta`.
+    """
     statement = statement_at(place.file, place.line) if place is not None else None
     for node in ast.walk(statement) if statement is not None else ():
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
-            return ast.unparse(node.func), tuple(ast.unparse(each) for each in node.args)
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        if called.rpartition(".")[2] == name if name else "random." in called:
+            return called, tuple(ast.unparse(each) for each in node.args)
     return None
 
 
