@@ -22,6 +22,9 @@ _NOTHING = (
     "The program printed nothing and stepped no optimizer, so there are no results to compare."
 )
 _MOST_WORSE = 10.0  # times what the program differs from itself
+_LAST_PLACE = (
+    2.0**-23
+)  # of a float32's value, in which losses are summed even where weights are narrower
 _MOST_ROUNDED = (
     0.01  # of a number's value; one that differs by more from run to run says nothing of others
 )
@@ -71,7 +74,7 @@ def likeness(
     `again` is one more run of the program as it is, for what it differs by from itself. `captures`: the change
     captures graphs, so that calls have to have been replayed. `rounds`: the change may round otherwise; the
     weights of `again` were then moved by one unit in the last place before its second step, and no number
-    may be further off than ten times what that makes of any.
+    may be further off than ten times what that makes of any, or than ten units in the last place.
     """
     if reason := _broken(plain, changed):
         return Likeness(False, reason)
@@ -79,7 +82,8 @@ def likeness(
         return Likeness(False, _no_replay(changed))
     different = _differences(plain, changed)
     own = _differences(plain, again) if again is not None else []
-    beyond = [d for d in different if not _is_like_own(d, own, rounds=rounds)]
+    least = _last_place(plain) if rounds else 0.0
+    beyond = [d for d in different if not _is_like_own(d, own, least, rounds=rounds)]
     if beyond:
         return Likeness(False, _differs(beyond[0], is_own=bool(own)))
     lines = _compared_lines(plain, changed)
@@ -177,8 +181,16 @@ def _is_bar(before: str, after: str) -> bool:
     return "it/s" in before + after or "s/it" in before + after
 
 
-def _is_like_own(different: _Difference, own: Sequence[_Difference], *, rounds: bool) -> bool:
-    """No further from the program's number than the program's own next run was."""
+def _last_place(run: Run) -> float:
+    """The share of a value that is one unit in its last place: no rounding is smaller than that."""
+    of_weights = (torch.finfo(w.dtype).eps for w in run.weights or () if w.is_floating_point())
+    return min(_LAST_PLACE, max(of_weights, default=_LAST_PLACE))
+
+
+def _is_like_own(
+    different: _Difference, own: Sequence[_Difference], least: float, *, rounds: bool
+) -> bool:
+    """No further from the program's number than the program's own next run was, or than `least` of it."""
     if not different.is_number:
         return False
     numbers = [each for each in own if each.is_number]
@@ -189,7 +201,7 @@ def _is_like_own(different: _Difference, own: Sequence[_Difference], *, rounds: 
         return False
     last_digit = 10.0 ** -len(different.before.partition(".")[2])
     own_scale = (each.relative for each in numbers if each.relative <= _MOST_ROUNDED)
-    most = max(own_scale, default=0.0)
+    most = max([least, *own_scale])
     return different.amount < 1.5 * last_digit or different.relative <= _MOST_WORSE * most
 
 
@@ -227,7 +239,7 @@ def _weights(plain: Run, changed: Run, again: Run | None, *, rounds: bool) -> Li
         if rounds
         else f"two runs of the program as it is differ by {own:.1g}"
     )
-    if off > _MOST_WORSE * own:
+    if off > _MOST_WORSE * (max(own, _last_place(plain)) if rounds else own):
         return Likeness(
             False,
             f"The weights of the changed program {after} are off by {off:.1g} of the largest, while {itself}.",

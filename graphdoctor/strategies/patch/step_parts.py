@@ -15,12 +15,13 @@ _TRAINS = frozenset({"backward", "step", "zero_grad", "clip_grad_norm_", "clip_g
 # What prepares a batch on the host: a statement that calls one of these can run before the graph ...
 _BRINGS = frozenset(
     {"to", "cuda", "pin_memory", "tensor", "as_tensor", "from_numpy", "next", "size", "len", "item"}
+    | {"Tensor", "FloatTensor", "LongTensor"}
 )
 # ... if it calls nothing else than these.
 _PREPARES = _BRINGS | {
-    *("array", "astype", "device", "iter", "range", "int", "float", "bool", "long"),
+    *("array", "astype", "device", "iter", "range", "int", "float", "bool", "long", "Variable"),
     *("view", "reshape", "unsqueeze", "squeeze", "permute"),
-    *("full", "zeros", "ones", "rand", "randn", "randint", "normal"),
+    *("full", "zeros", "ones", "fill_", "rand", "randn", "randint", "random", "normal", "type"),
 }
 
 

@@ -84,6 +84,17 @@ def test_a_change_that_rounds_may_differ_by_what_rounding_makes_of_the_program()
         assert not likeness(PLAIN, far, nudged, rounds=True).is_same
 
 
+def test_rounding_moves_numbers_by_a_unit_in_the_last_place_even_where_a_nudge_moved_none() -> None:
+    plain = replace(PLAIN, printed="loss 544.926758\n")
+    near = off_by(replace(CHANGED, printed="loss 544.926819\n"), 2e-7)
+    assert likeness(plain, near, plain, rounds=True).is_same
+    assert not likeness(plain, near, plain).is_same
+    for far in (replace(near, printed="loss 544.936819\n"), off_by(near, 1e-5)):
+        assert not likeness(plain, far, plain, rounds=True).is_same
+    doubles = replace(plain, weights=tuple(weight.double() for weight in WEIGHTS))
+    assert not likeness(doubles, near, doubles, rounds=True).is_same
+
+
 def test_a_number_that_is_another_one_in_each_run_allows_nothing_of_others() -> None:
     text = "rate 812 loss 1.5000\nstep 1 loss 1.2500\n"
     plain, nudged = replace(PLAIN, printed=text), replace(PLAIN, printed=text.replace("812", "300"))

@@ -106,6 +106,21 @@ for step, (x, y) in enumerate(data):
                 alpha = tuned.exp().item()  # last
     print(step, q_loss.item(), round(float(alpha), 6), actor_loss.item(), tuned.item())
 """,
+    "noise that NumPy draws in the middle": HEAD
+    + """\
+import numpy as np
+from torch.autograd import Variable
+
+np.random.seed(0)
+for x, y in data:
+    optimizer.zero_grad()  # first
+    z = Variable(torch.FloatTensor(np.random.normal(0, 1, (x.shape[0], 4))))
+    real = Variable(torch.FloatTensor(x.shape[0], 2).fill_(1.0), requires_grad=False)
+    loss = (nn.functional.cross_entropy(model(x + z), y) * real).mean()
+    loss.backward()
+    optimizer.step()  # last
+    print(loss.item())
+""",
     "a name that only some steps bind": HEAD
     + """\
 best = None
@@ -287,6 +302,7 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
     assert "        batches.append(get_batch())" in accumulated
     assert "    x, y = batches.pop()" in accumulated
     assert "    loss = train_step(batches)" in accumulated
+    assert body("noise that NumPy draws in the middle")[0] == "def train_step(x, z, y, real):"
     branch = body("two optimizers, one of which steps every second time")
     assert "        actor_loss, tuned, alpha = actor_step(x, alpha)" in branch
     assert "    q_loss = train_step(x, alpha)" in branch

@@ -52,7 +52,7 @@ class Env:
         size = OBSERVED["discrete" if is_discrete else "box"]
         self.action_space = Discrete(2) if is_discrete else Box(-1.0, 1.0, (3,))
         self.observation_space = Box(-10.0, 10.0, (size,))
-        self.observation_space.dtype = np.float64
+        self.observation_space.dtype = np.float32 if is_discrete else np.float64
         self.system = np.random.default_rng(1).normal(0, 0.3, (size, size))
 
     def reset(self, seed: int | None = None) -> np.ndarray:
@@ -75,7 +75,7 @@ class SyncVectorEnv:
         self.single_action_space = self.envs[0].action_space
 
     def reset(self, seed: int = 0) -> tuple[np.ndarray, dict[str, Any]]:
-        return np.stack([each.reset(seed + i) for i, each in enumerate(self.envs)]), {}
+        return self._observed([each.reset(seed + i) for i, each in enumerate(self.envs)]), {}
 
     def step(self, actions: Any) -> tuple[Any, ...]:
         steps = [each.step(action) for each, action in zip(self.envs, actions, strict=True)]
@@ -87,7 +87,10 @@ class SyncVectorEnv:
             np.array([step[1] for step in steps]),
             np.array([step[2] for step in steps]),
         )
-        return np.stack(observed), rewards, ended, np.zeros(self.num_envs, bool), {}
+        return self._observed(observed), rewards, ended, np.zeros(self.num_envs, bool), {}
+
+    def _observed(self, states: list[np.ndarray]) -> np.ndarray:
+        return np.stack(states).astype(self.single_observation_space.dtype)
 
     def close(self) -> None:
         pass
