@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from types import MethodType
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -50,7 +51,7 @@ from graphdoctor.target.description import Description, named_state
 from graphdoctor.target.roots import roots_of
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.tree import leaves, map_leaves
-from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.options import AnalyzeOptions
 
 WARMUP_CALLS = 3  # as torch advises before a capture; the first calls create state
@@ -81,6 +82,9 @@ class CapturedStep:
     replays. A call of another signature (shapes, Python numbers, training flags) gets a graph of its own,
     up to `max_graphs`. Whatever does not fit runs eagerly and is counted by its reason.
 
+    As a decorator of a method it captures the method of each object for itself. A copy of an object, also one
+    that was pickled, studies its own calls.
+
     Results are detached copies. `plan`, `coverage`, `fallbacks`, `explain()` and `release()` are as for a
     captured module.
     """
@@ -94,6 +98,7 @@ class CapturedStep:
         self._step = step
         self._state = named_state(state)
         self._max_graphs = max_graphs
+        self._is_of_object = False  # made by `__get__`
         self._lock = threading.Lock()
         self._counted: Counter[str] = Counter()
         self._warm_calls = 0
@@ -121,6 +126,43 @@ class CapturedStep:
             return called(self, lambda: self._call(args, kwargs))
         finally:
             self._lock.release()
+
+    def __get__(self, instance: object, owner: type | None = None) -> CapturedStep:
+        """Return the captured method of one object. Raises `UsageError` for an object without `__dict__`."""
+        if instance is None:
+            return self
+        try:
+            held = vars(instance)
+        except TypeError:
+            raise UsageError(
+                f"{type(instance).__name__} has `__slots__` and no `__dict__`, where the captured method"
+                f' {self.name}() keeps its graphs: add "__dict__" to the slots.'
+            ) from None
+        bound = held.get(self._place)
+        if bound is None or bound._step.__self__ is not instance:
+            # All captured methods at once: an attribute that comes later is a change that guards find.
+            classes = type(instance).__mro__
+            for each in (value for cls in classes for value in vars(cls).values()):
+                if isinstance(each, CapturedStep):
+                    held[each._place] = each._bound_to(instance)
+            bound = held[self._place]
+        assert isinstance(bound, CapturedStep)
+        return bound
+
+    def _bound_to(self, instance: object) -> CapturedStep:
+        method = MethodType(self._step, instance)
+        bound = CapturedStep(method, self._state or None, max_graphs=self._max_graphs)
+        bound._is_of_object = True
+        return bound
+
+    @property
+    def _place(self) -> str:
+        """The key of the bound step in an object's `__dict__`."""
+        return f"captured {self._step.__module__}.{self._step.__qualname__}"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """In a copy of its object there is none, until the copy's method is called."""
+        return (type(None), ()) if self._is_of_object else super().__reduce_ex__(protocol)
 
     @property
     def replayed(self) -> int:

@@ -122,10 +122,12 @@ def _codes(code: CodeType) -> Iterable[CodeType]:
 def _whole_function(span: Span) -> ast.FunctionDef | None:
     """The function that is the step as it is: besides it, there are only a docstring and a plain return.
 
-    A method is none: what captures it would get no `self`.
+    A function inside a function is none: each call of the outer one would capture it again.
     """
     owner = span.owner
-    if not isinstance(owner, ast.FunctionDef) or span.around or "." in span.code.co_qualname:
+    if not isinstance(owner, ast.FunctionDef) or span.around or "<locals>" in span.code.co_qualname:
+        return None
+    if owner.decorator_list and "." in span.code.co_qualname:
         return None
     before, after = span.block[: span.first], span.block[span.last + 1 :]
     is_bare = all(
