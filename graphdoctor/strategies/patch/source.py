@@ -67,6 +67,14 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class Callee:
+    """Another function or class for the call that *ends* there."""
+
+    at: At
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
 class Decorator:
     """A decorator for the function that begins there, above those that it has."""
 
@@ -82,7 +90,7 @@ class Import:
     code: str
 
 
-Change = Above | Below | Instead | Argument | Decorator | Import
+Change = Above | Below | Instead | Argument | Callee | Decorator | Import
 
 
 def file_of(change: Change) -> str:
@@ -182,6 +190,7 @@ class _Editor(cst.CSTTransformer):
         self._lines = text.split("\n")
         self._imports: list[_Statement] = []
         self._arguments: dict[cst.CSTNode, list[cst.Arg]] = {}
+        self._callees: dict[cst.CSTNode, cst.BaseExpression] = {}
         self._decorators: dict[cst.CSTNode, list[cst.Decorator]] = {}
         self._planned: dict[cst.CSTNode, dict[_Index, _Planned]] = {}
         self._statements: dict[tuple[int, int], tuple[_Block, _Index, cst.CSTNode]] = {}
@@ -212,9 +221,12 @@ class _Editor(cst.CSTTransformer):
                 self._imports += self._parsed(change.code)
             return True
         where = change.at.line, change.at.column
-        if isinstance(change, Argument):
+        if isinstance(change, (Argument, Callee)):
             if (call := self._calls.get(where)) is None:
                 return False
+            if isinstance(change, Callee):
+                self._callees[call] = cst.parse_expression(change.code)
+                return True
             made = cst.ensure_type(cst.parse_expression(f"f({change.code})"), cst.Call)
             self._arguments.setdefault(call, []).extend(made.args)
             return True
@@ -257,6 +269,8 @@ class _Editor(cst.CSTTransformer):
         )
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        if (callee := self._callees.get(original_node)) is not None:
+            updated_node = updated_node.with_changes(func=callee)
         more = self._arguments.get(original_node)
         if not more:
             return updated_node
@@ -316,8 +330,8 @@ def _spaced(above: Sequence[_Statement], *, is_first: bool) -> list[_Statement]:
 
 
 def _below(above: Sequence[_Statement], statement: _Statement) -> _Statement:
-    """A statement with two empty lines to the function above it, and its own comments."""
-    if not above or not isinstance(above[-1], cst.FunctionDef):
+    """A statement with two empty lines to the function or class above it, and its own comments."""
+    if not above or not isinstance(above[-1], (cst.FunctionDef, cst.ClassDef)):
         return statement
     lines = [*statement.leading_lines]  # type: ignore[attr-defined]
     while lines and lines[0].comment is None:

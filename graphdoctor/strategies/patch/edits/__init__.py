@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from graphdoctor.strategies.patch.edits.capture_model import CaptureModel
 from graphdoctor.strategies.patch.edits.capture_step import CaptureStep
+from graphdoctor.strategies.patch.edits.capture_trainer import CaptureTrainer
 from graphdoctor.strategies.patch.edits.edit import Edit
 from graphdoctor.strategies.patch.edits.static_cache import StaticCache
 
-EDITS: tuple[Edit, ...] = (StaticCache(), CaptureStep(), CaptureModel())
+EDITS: tuple[Edit, ...] = (StaticCache(), CaptureStep(), CaptureTrainer(), CaptureModel())

@@ -33,7 +33,7 @@ class CaptureModel:
     def propose(self, step: ProgramStep) -> Proposal:
         assert step.report is not None
         modules = _to_capture(step)
-        gain = _gain(step.report)
+        gain = gain_of_modules(step.report)
         names = " and ".join(f"`{module.expression}`" for module in modules)
         return Proposal(
             self.name,
@@ -67,7 +67,7 @@ def _how(modules: list[CalledModule]) -> str:
     return f"{verb} replayed as a graph from the first call on"
 
 
-def _gain(report: Report) -> str:
+def gain_of_modules(report: Report) -> str:
     """What the rows of the strategies say of it. Raises NoProposal where that is nothing."""
     rows = {row.strategy: row for row in report.strategies}
     is_safe = report.verdict == "safe"
