@@ -9,7 +9,8 @@ last run counts.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -17,8 +18,6 @@ import msgspec
 from aims import missed, reached
 from chart import chart
 from comparison import compared, comparison, reasons
-from machines import headline, machines
-from published import PUBLISHED
 from tables import Cells, Row, jsonl, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -356,6 +355,152 @@ def _shares(before: float | None, after: float | None) -> str:
 def _short(text: str) -> str:
     text = text.replace("|", "/")
     return text if len(text) <= 120 else text[:117] + "..."
+
+
+@dataclass(slots=True)
+class _Machine:
+    """The runs of one day on machines of one size."""
+
+    runs: int = 0
+    timed: int = 0
+    seconds: float = 0.0
+
+
+def headline(rows: Sequence[Row]) -> Iterator[str]:
+    """Which GPU, which software, when; the title of the page's part."""
+    runs = [row["about"] for row in rows if "about" in row]
+    if not runs:
+        yield "## No GPU yet\n"
+        return
+    dates = sorted({run["date"] for run in runs})
+    software = " and ".join(
+        dict.fromkeys(f"torch {run['torch']}, Python {run['python']}" for run in runs)
+    )
+    yield f"## {runs[-1]['gpu']}\n"
+    yield (
+        f"{software}, {dates[0]}{f' to {dates[-1]}' if len(dates) > 1 else ''}; each step was timed alone on one GPU."
+        " [Machines](#machines) lists the runs.\n"
+    )
+
+
+def machines(rows: Sequence[Row]) -> Iterator[str]:
+    found: dict[tuple[str, int, int], _Machine] = {}
+    states: list[list[str]] = []
+    one = _Machine()
+    for row in rows:
+        if "about" in row:
+            run = row["about"]
+            states.append(run["nvidia_smi"][0].split(", "))
+            key = (run["date"], run["gpus"], run["cores"])
+            one = found.setdefault(key, _Machine())
+            one.runs += 1
+        elif "prepared" in row:
+            one.seconds += row["seconds"]
+        elif "case" in row and "error" not in row:
+            one.timed += 1
+    if not found:
+        return
+    yield "### Machines\n"
+    yield f"{_state(states)}\n"
+    yield from table(
+        ("date", "GPUs", "cores of the host", "runs", "rows", "prepared side by side in"),
+        (_machine_cells(key, machine) for key, machine in sorted(found.items())),
+    )
+
+
+def _machine_cells(key: tuple[str, int, int], machine: _Machine) -> Cells:
+    yield from key
+    yield machine.runs
+    yield machine.timed
+    yield f"{machine.seconds:.0f} s" if machine.seconds else "-"
+
+
+def _state(states: Sequence[Sequence[str]]) -> str:
+    """What `nvidia-smi` said of the first GPU when each run began: the query of benchmarks/gpu/strategies.py."""
+    names, drivers, _, clocks, limits, degrees = (
+        set(column) for column in zip(*states, strict=True)
+    )
+    warm = sorted(map(int, degrees))
+    return (
+        f"Each host had {' or '.join(sorted(names))} with driver {' or '.join(sorted(drivers))}, clocks of up to"
+        f" {' or '.join(sorted(clocks))} and a power limit of {' or '.join(sorted(limits))}; the GPUs had {warm[0]} to"
+        f" {warm[-1]} °C when the runs began (`nvidia-smi`)."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One figure over eager. `case` and `strategy` name the cell of ours that it is set beside."""
+
+    what: str
+    machine: str
+    figure: str
+    case: str
+    strategy: str
+
+
+_GELU_1 = "sample_models/gelu.py"
+_GELU_32 = "sample_models/gelu.py:large_batch"
+_K80 = "K80"
+_VISION = "benchmarks/gpu/workloads/vision.py"
+
+PUBLISHED = (
+    Published("GELU chain, (1, 3, 224, 224), graph", _K80, "1.09x", _GELU_1, "whole"),
+    Published("GELU chain, (32, 3, 224, 224), graph", _K80, "0.99x", _GELU_32, "whole"),
+    Published("the same on 1 image, scripted", _K80, "1.82x", _GELU_1, "script"),
+    Published("the same on 32 images, scripted", _K80, "3.11x", _GELU_32, "script"),
+    Published("the same on 1 image, scripted, graph", _K80, "1.99x", _GELU_1, "script-graph"),
+    Published("the same on 32 images, scripted, graph", _K80, "3.53x", _GELU_32, "script-graph"),
+    Published(
+        "Linear-Dropout training step, batch 32",
+        "not named",
+        "2.36x",
+        "benchmarks/gpu/workloads/linear_dropout.py",
+        "whole",
+    ),
+    Published(
+        "Linear-Dropout training step, N=640",
+        "none published",
+        "",
+        "sample_models/linear_dropout.py",
+        "whole",
+    ),
+    Published(
+        "Mask R-CNN's backbone, batch 1 (31 ms to 6 ms)",
+        "not named",
+        "5.2x",
+        f"{_VISION}:mask_rcnn_backbone",
+        "whole",
+    ),
+    Published("Mask R-CNN around it", "not named", "1.7x", f"{_VISION}:mask_rcnn", "modules"),
+    Published(
+        "BERT, masked positions gathered",
+        "none published",
+        "",
+        "benchmarks/gpu/workloads/bert.py:gathered",
+        "modules",
+    ),
+    Published(
+        "BERT, static mask",
+        "none published",
+        "",
+        "benchmarks/gpu/workloads/bert.py:static",
+        "whole",
+    ),
+    *(
+        Published(f"{what}, {precision}", "torch 2.0", figure, f"{_VISION}:{name}", "compile")
+        for what, figure, model in (
+            ("Swin-T training (11:46 to 12:17 min, precision not named)", "0.96x", "swin_t"),
+            ("Swin-B training (19:33 to 13:49 min, precision not named)", "1.41x", "swin_b"),
+            (
+                "ConvNeXt-L training (16:57 to 15:56 min, precision not named)",
+                "1.06x",
+                "convnext_l",
+            ),
+        )
+        for precision, name in (("fp32", f"{model}_fp32"), ("autocast", f"{model}_autocast"))
+    ),
+)
 
 
 if __name__ == "__main__":

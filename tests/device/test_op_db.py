@@ -13,9 +13,12 @@ if str(TRUTH) not in sys.path:
     sys.path.append(str(TRUTH))
 
 from op_db import entry_name, load_op_db  # noqa: E402
-from opinfo_emulated import CAPABILITY, examined  # noqa: E402
-from opinfo_outcomes import VERDICTS as ORDER  # noqa: E402
-from opinfo_outcomes import Outcome  # noqa: E402
+from opinfo_emulated import (  # noqa: E402
+    CAPABILITY,
+    Outcome,
+    examined,
+)
+from opinfo_emulated import VERDICTS as ORDER  # noqa: E402
 
 # The worst verdict of the first, a middle and the last sample.
 VERDICTS = {
