@@ -20,6 +20,7 @@ VERDICTS = DATA / "accuracy.jsonl"  # benchmarks/truth/accuracy.py
 JUDGED = DATA / "accuracy_judged.jsonl"
 DYNAMO = DATA / "accuracy_dynamo.jsonl"  # --mode inference, then --mode training
 EXPORT = DATA / "accuracy_export.jsonl"
+ADVICE = DATA / "advice.jsonl"  # benchmarks/truth/advice.py
 BESIDE_GPU = DATA / "accuracy_beside_h200_torch2.11.jsonl"  # the same with --device emulated,raw
 ON_GPU = DATA / "accuracy_on_h100_torch2.11.jsonl"  # and with --device cuda, without messages
 
@@ -28,7 +29,7 @@ def page(lines: list[Line], judged: list[Line]) -> str:
     about, models = lines[0], lines[1:]
     seen = {(each["rule"], each["place"]): each for each in judged if "rule" in each}
     parts = [opening(about, models), totals(models), findings(models, seen)]
-    parts += [without_findings(models, judged)]
+    parts += [without_findings(models, judged), advice(jsonl(ADVICE))]
     beside = jsonl(BESIDE_GPU)
     parts[1:1] = [beside_gpu(beside, judged), on_gpu(jsonl(ON_GPU), beside)]
     notes = [each["tracers"] for each in judged if "tracers" in each]
@@ -114,6 +115,34 @@ def without_findings(models: list[Line], judged: list[Line]) -> str:
     if not rows:
         return "\n".join([*title, "None.", ""])
     return "\n".join([*title, *table(("model", "mode", "verdict", "reason", "judgement"), rows)])
+
+
+def advice(lines: list[Line]) -> str:
+    """For which variants the printed cure holds, by rule."""
+    about, variants = lines[0], lines[1:]
+    held: dict[str, list[bool]] = defaultdict(list)
+    for each in variants:
+        held[each["rule"]].append(each["holds"])
+    total = sum(map(sum, held.values()))
+    rows = [(rule, len(results), sum(results)) for rule, results in sorted(held.items())]
+    failed = [
+        f"`{each['variant']}` ({each['rule']}): {each['why']}"
+        for each in variants
+        if not each["holds"]
+    ]
+    text = f"""## Cures that hold
+
+`python benchmarks/truth/advice.py OUT.jsonl` takes steps with one hazard each, written as public repositories write
+them (`tests/rules/advice/`, `tests/rules/test_advice*.py`), and the same steps changed as the printed cure says. A cure
+holds if the step after it has no finding, is captured on the emulated device, and replays as eager runs it.
+{about["compared"]} of the steps also run in eager before and after the cure, and must return equal values; the others
+draw random numbers, leave the optimizer out, get other inputs, or are tests of an older form.
+{about["date"]}, torch {about["torch"]}: {total} of {len(variants)} hold ({total / len(variants):.0%}).
+
+The steps were written together with the cures, and no GPU ran them: the share says that the cures work as printed, and
+not how often the code of others is like one of these steps.
+"""
+    return "\n".join([text, *table(("rule", "variants", "cures that hold"), rows), *failed])
 
 
 def hazards(line: Line) -> list[str]:

@@ -1,0 +1,21 @@
+"""Every variant, by rule and in the order of the files."""
+
+from __future__ import annotations
+
+from tests.rules.advice.data import DATA
+from tests.rules.advice.draws import DRAWS
+from tests.rules.advice.lengths import LENGTHS
+from tests.rules.advice.numbers import NUMBERS
+from tests.rules.advice.rates import RATES
+from tests.rules.advice.state import STATE
+from tests.rules.advice.variant import Variant
+from tests.rules.test_advice import PAIRS
+from tests.rules.test_advice_in_foreign_code import PAIRS as FOREIGN_PAIRS
+
+TESTED: list[Variant] = [*DATA, *RATES, *DRAWS, *STATE, *LENGTHS, *NUMBERS]
+# Those of older tests return other outputs before and after.
+_PAIRS = [
+    Variant(rule, says, before, says, after, same=False)
+    for rule, before, says, after in (*PAIRS, *FOREIGN_PAIRS)
+]
+ALL: list[Variant] = sorted([*TESTED, *_PAIRS], key=lambda variant: variant.rule)
