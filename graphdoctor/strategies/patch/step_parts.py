@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphdoctor.strategies.patch.edits.edit import NoProposal
 from graphdoctor.target.program.names import Names
@@ -190,6 +190,50 @@ def _kept_on_device(code: str) -> str:
             kept = line[: column - len(b"item()")] + b"detach()" + line[column:]
             lines[end - 1] = kept.decode()
     return "\n".join(lines)
+
+
+def with_attributes_apart(group: Group, objects: set[str]) -> tuple[Group, dict[str, str]]:
+    """The group with names in the place of `object.attribute`, and what each new name stands for.
+
+    Only of objects of which the group takes nothing but attributes that are values: `config.clip`, and
+    `self.optimizer` of `self.optimizer.step()`, but nothing of `model.zero_grad()`.
+    """
+    tree = ast.parse(group.code)
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    uses: dict[str, list[ast.Attribute]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in objects:
+            part = parents[node]
+            if not isinstance(part, ast.Attribute) or not _is_value(part, parents):
+                objects = objects - {node.id}
+            else:
+                uses.setdefault(node.id, []).append(part)
+    taken = group.names.loaded | group.names.stored
+    lines = [line.encode() for line in group.code.split("\n")]
+    stands_for: dict[str, str] = {}
+    places: list[tuple[int, int, int, str]] = []
+    for held in sorted(objects & {*uses}):
+        for part in uses[held]:
+            name = f"{held}_{part.attr}" if part.attr in taken else part.attr
+            if stands_for.setdefault(name, f"{held}.{part.attr}") != f"{held}.{part.attr}":
+                return group, {}
+            places.append((part.lineno, part.col_offset, part.end_col_offset or 0, name))
+    for line, start, end, name in sorted(places, reverse=True):
+        lines[line - 1] = lines[line - 1][:start] + name.encode() + lines[line - 1][end:]
+    code = b"\n".join(lines).decode()
+    return replace(group, statements=tuple(ast.parse(code).body), code=code), stands_for
+
+
+def _is_value(part: ast.Attribute, parents: dict[ast.AST, ast.AST]) -> bool:
+    """Whether an attribute on one line is read or bound, and not called, nor shown in a text."""
+    node: ast.AST | None = part
+    while node is not None:
+        if isinstance(node, ast.JoinedStr):
+            return False
+        node = parents.get(node)
+    above = parents[part]
+    is_called = isinstance(above, ast.Call) and above.func is part
+    return not is_called and part.lineno == part.end_lineno and not isinstance(part.ctx, ast.Del)
 
 
 def called(node: ast.AST) -> set[str]:

@@ -106,6 +106,31 @@ for step, (x, y) in enumerate(data):
                 alpha = tuned.exp().item()  # last
     print(step, q_loss.item(), round(float(alpha), 6), actor_loss.item(), tuned.item())
 """,
+    "a trainer whose step reads and sets its attributes": HEAD
+    + """\
+from types import SimpleNamespace
+
+
+class Trainer:
+    def __init__(self, config):
+        self.config = config
+        self.loss = None
+        self.optimizer = optimizer
+
+    def run(self):
+        config = self.config
+        for x, y in data:
+            out = model(x)  # first
+            self.loss = nn.functional.cross_entropy(out, y) * config.scale
+            self.optimizer.zero_grad()
+            self.loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+            self.optimizer.step()  # last
+            print(self.loss.item())
+
+
+Trainer(SimpleNamespace(scale=2.0, clip=1.0)).run()
+""",
     "noise that NumPy draws in the middle": HEAD
     + """\
 import numpy as np
@@ -302,6 +327,11 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
     assert "        batches.append(get_batch())" in accumulated
     assert "    x, y = batches.pop()" in accumulated
     assert "    loss = train_step(batches)" in accumulated
+    trainer = body("a trainer whose step reads and sets its attributes")
+    assert trainer[0] == "def train_step(x, y, scale, optimizer, clip):"
+    assert "    loss = nn.functional.cross_entropy(out, y) * scale" in trainer
+    called = "self.loss = train_step(x, y, config.scale, self.optimizer, config.clip)"
+    assert called in map(str.strip, trainer)
     assert body("noise that NumPy draws in the middle")[0] == "def train_step(x, z, y, real):"
     branch = body("two optimizers, one of which steps every second time")
     assert "        actor_loss, tuned, alpha = actor_step(x, alpha)" in branch

@@ -20,7 +20,14 @@ from graphdoctor.strategies.patch.source import (
     Instead,
     source_of,
 )
-from graphdoctor.strategies.patch.step_parts import Group, Parts, called, leaves, parts_of
+from graphdoctor.strategies.patch.step_parts import (
+    Group,
+    Parts,
+    called,
+    leaves,
+    parts_of,
+    with_attributes_apart,
+)
 from graphdoctor.target.program.names import Names, names_outside
 from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
 from graphdoctor.target.program.statements import Span, find_span
@@ -159,21 +166,28 @@ class _Extraction:
             raise NoProposal(str(reason).rstrip(".")) from None
         functions, calls = "", ""
         for number, (group, name) in enumerate(zip(self.parts.groups, self.names, strict=True)):
-            arguments = _in_order(group, self._arguments(group))
-            returned = _in_order(group, group.names.stored & self._live(number) - self.parts.bound)
+            read = self._arguments(group)
+            group, stands_for = with_attributes_apart(group, read & self._kept(group))
+            own = {*stands_for}
+            arguments = _in_order(group, read & group.names.early | own & group.names.early)
+            live = self._live(number) - self.parts.bound - own
+            returned = _in_order(group, group.names.stored & (live | own))
             unsure = _in_order(group, {*returned} - group.names.sure - {*arguments})
             elsewhere = names_outside(self.span.owner, group.origin, ast.Store)
-            arguments = _in_order(group, {*arguments, *(elsewhere & {*unsure})})
+            arguments = _in_order(group, {*arguments, *((elsewhere | own) & {*unsure})})
             unsure = [each for each in unsure if each not in arguments]
             if varies := [each for each in unsure if not self._is_fixed(group, each)]:
                 raise NoProposal(f"`{varies[0]}` is bound in some steps only, and read later")
             functions += self._function(name, arguments, returned, group, unbound=unsure)
             frozen = self.host_values.difference(returned)
             given = [
-                f'torch.as_tensor({each}, device="cuda")' if each in frozen else each
+                f'torch.as_tensor({each}, device="cuda")'
+                if each in frozen
+                else stands_for.get(each, each)
                 for each in arguments
             ]
-            call = self._call(name, given, returned, group)
+            bound = [stands_for.get(each, each) for each in returned]
+            call = self._call(name, given, bound, group)
             if group.test is not None:
                 call = f"if {group.test}:\n{textwrap.indent(call, self._indent)}"
             calls += call
@@ -190,6 +204,11 @@ class _Extraction:
                 prepared + calls + self.parts.after,
             ),
         )
+
+    def _kept(self, group: Group) -> set[str]:
+        """Variables that stay bound to one object while the steps run."""
+        around = self.span.loop or self.span.owner
+        return group.names.loaded - names_outside(around, (), ast.Store)
 
     def _is_fixed(self, group: Group, name: str) -> bool:
         """Whether what decides about the statements that bind a name is the same in each step."""
