@@ -181,9 +181,21 @@ def test_legacy_types_work() -> None:
     assert torch.ones(2).type("torch.cuda.DoubleTensor").is_cuda
     torch.set_default_tensor_type("torch.cuda.FloatTensor")
     try:
-        assert torch.zeros(2).is_cuda
+        assert (
+            torch.zeros(2).is_cuda and torch.Tensor([1e10]).is_cuda and torch.Tensor(2, 3).is_cuda
+        )
+        assert torch.FloatTensor([1.0]).is_cpu and torch.Tensor(x).data_ptr() == x.data_ptr()
     finally:
         torch.set_default_tensor_type("torch.FloatTensor")
+    assert torch.Tensor([1.0]).is_cpu
+
+
+def test_the_default_device_says_nothing_of_legacy_constructors() -> None:
+    torch.set_default_device("cuda")
+    try:
+        assert torch.Tensor([1.0]).is_cpu and torch.tensor([1.0]).is_cuda
+    finally:
+        torch.set_default_device(None)
 
 
 def test_a_module_moves_to_a_device_that_is_a_number() -> None:

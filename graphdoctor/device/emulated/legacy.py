@@ -33,10 +33,27 @@ def stand_in_for_legacy_types(device: LogicalDevice, patches: Patches) -> None:
     for name in _DTYPES:
         patches.set(torch.cuda, name, CudaTensorType(device, name))
 
+    make = torch.Tensor.__new__
+    is_cuda_default = False
+
+    def make_on_default(*args: Any, **kwargs: Any) -> torch.Tensor:
+        """`torch.Tensor(...)` has the default tensor type, and ignores the default device.
+
+        Dynamo, which may be imported meanwhile, compares signatures: it takes any for this one.
+        """
+        made: torch.Tensor = make(*args, **kwargs)
+        if not is_cuda_default or args[0] is not torch.Tensor or _is_tensor(args[1:]):
+            return made
+        return place(device, made, from_data=holds_data(args[1:]))
+
     def set_default(kind: Any) -> None:
+        nonlocal is_cuda_default
         dtype, cuda = _read(kind)
         torch.set_default_dtype(dtype or torch.float32)
         torch.set_default_device("cuda" if cuda else None)
+        if cuda and "__new__" not in vars(torch.Tensor):  # each call would pay for it
+            patches.set(torch.Tensor, "__new__", staticmethod(make_on_default))
+        is_cuda_default = cuda
 
     patches.set(torch, "set_default_tensor_type", set_default)
 
@@ -68,8 +85,8 @@ class CudaTensorType:
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         kwargs.pop("device", None)
-        if args and isinstance(args[0], torch.Tensor):
-            return args[0]
+        if _is_tensor(args):
+            return args[0]  # type: ignore[no-any-return]
         made: torch.Tensor = getattr(torch, self.__name__)(*args, **kwargs)
         return place(self._device, made, from_data=holds_data(args))
 
@@ -80,6 +97,11 @@ class CudaTensorType:
 
     def __repr__(self) -> str:
         return f"<class 'torch.cuda.{self.__name__}'>"
+
+
+def _is_tensor(args: tuple[Any, ...]) -> bool:
+    """Whether a legacy constructor was given a tensor, of which it makes an alias."""
+    return bool(args) and isinstance(args[0], torch.Tensor)
 
 
 def holds_data(args: tuple[Any, ...]) -> bool:
