@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from graphdoctor import __version__
 from graphdoctor.target.program.launch import Ended, Program
 from graphdoctor.target.program.loop_step import LoopStep
+from graphdoctor.target.program.loops import STEPS_TO_LEARN
 from graphdoctor.target.program.step import SeenStep
+from graphdoctor.target.program.studies import FEWEST_STEPS
 from graphdoctor.target.program.watch import Watch
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.locations import file_line
@@ -40,24 +42,36 @@ def program_report(
         exit_code=ended.exit_code,
         wall_s=wall_s,
         diagnosis_s=watch.diagnosis_s,
-        steps=tuple(_step(step, wall_s, ended.ending) for step in watch.steps),
+        steps=tuple(_step(step, watch.after, wall_s, ended.ending) for step in watch.steps),
         loading_s=watch.loading_s,
         notes=tuple(_notes(watch)),
     )
 
 
-def _step(step: SeenStep, wall_s: float, ending: Ending) -> ProgramStep:
+def _too_few(step: SeenStep, after: int) -> str:
+    """How many runs a diagnosis needs, and what helps."""
+    is_found = isinstance(step, LoopStep) and step.is_learned
+    needed = max(after, STEPS_TO_LEARN + 1 if is_found else 0) + FEWEST_STEPS
+    fewest = (STEPS_TO_LEARN + 1 if is_found else 0) + FEWEST_STEPS
+    help_ = "Run more steps"
+    if fewest < needed:
+        help_ += f", or pass `--after 0`, which needs {fewest}"
+    cpu = (
+        ""
+        if step.is_on_gpu or not step.modules
+        else " The modules of this step are on the CPU, where no CUDA graph replaces anything."
+    )
+    return f"The step ran {count_text(step.begun, 'time')}, and a diagnosis needs {needed} runs.{cpu} {help_}."
+
+
+def _step(step: SeenStep, after: int, wall_s: float, ending: Ending) -> ProgramStep:
     report = step.outcome if isinstance(step.outcome, Report) else None
     reason = step.reason or (step.outcome if isinstance(step.outcome, str) else "")
     if report is None and not reason:
-        seen = f"It was seen {count_text(step.begun, 'time')}"
         is_cut = ending == "interrupted"
-        why = (
-            ", and the program was interrupted before its diagnosis"
-            if is_cut
-            else " only, which is too few to compare"
-        )
-        reason = f"{seen}{why}."
+        seen = f"It was seen {count_text(step.begun, 'time')}"
+        cut = f"{seen}, and the program was interrupted before its diagnosis."
+        reason = cut if is_cut else _too_few(step, after)
     return ProgramStep(
         name=step.name,
         location=step.location,

@@ -11,7 +11,7 @@ from graphdoctor.diagnose.of_program import NO_STEPS, program_report
 from graphdoctor.target.program.launch import Ended, Program
 from graphdoctor.target.program.step import SeenStep
 from graphdoctor.values.locations import Location
-from graphdoctor.values.program import Ending, HostWait, ProgramReport
+from graphdoctor.values.program import CalledModule, Ending, HostWait, ProgramReport
 
 PLACE = Location("train.py", 7)
 
@@ -25,7 +25,8 @@ def report_of(
     ending: Ending = "finished",
 ) -> ProgramReport:
     watch = SimpleNamespace(
-        steps=steps, reasons=reasons, updates_by_hand=by_hand, diagnosis_s=0.0, loading_s=0.0, only=only
+        steps=steps, reasons=reasons, updates_by_hand=by_hand, diagnosis_s=0.0, loading_s=0.0, only=only,
+        after=3,
     )  # fmt: skip
     return program_report(
         Program("train.py", ("--quick",)), Ended(ending, 0), watch, wall_s=wall_s, machine=None
@@ -49,12 +50,17 @@ def test_a_step_s_share_is_of_the_program_s_time(wall_s: float, share: float) ->
 def test_a_step_without_a_diagnosis_says_why() -> None:
     once, rare, refused, failed = report_of(
         step(begun=1),
-        step(begun=2),
+        step(begun=2, modules={1: CalledModule("Linear")}),
         step(begun=9, reason="Its loop changed."),
         step(begun=9, outcome="It raised."),
     ).steps
-    assert once.reason == "It was seen 1 time only, which is too few to compare."
-    assert rare.reason == "It was seen 2 times only, which is too few to compare."
+    assert once.reason == (
+        "The step ran 1 time, and a diagnosis needs 5 runs. Run more steps, or pass `--after 0`, which needs 2."
+    )
+    assert rare.reason == (
+        "The step ran 2 times, and a diagnosis needs 5 runs. The modules of this step are on the CPU, where no"
+        " CUDA graph replaces anything. Run more steps, or pass `--after 0`, which needs 2."
+    )
     assert (refused.reason, failed.reason) == ("Its loop changed.", "It raised.")
     (cut,) = report_of(step(begun=9), ending="interrupted").steps
     assert (

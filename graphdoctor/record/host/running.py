@@ -15,6 +15,7 @@ from contextlib import suppress
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 
+from graphdoctor.target.program.taken_items import GivenAgain
 from graphdoctor.target.state.attributes import has_walkable_state
 from graphdoctor.target.state.plain import STREAMS
 from graphdoctor.target.state.walk import Walk
@@ -85,6 +86,8 @@ class Running:
 def _is_running(value: object) -> bool:
     """Not an object of the user's, whose attributes are state like any other, and no file that is written to."""
     if isinstance(value, _SUSPENDED):
+        return True
+    if isinstance(value, GivenAgain):
         return True
     if not isinstance(value, Iterator):
         return False

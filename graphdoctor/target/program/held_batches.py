@@ -47,6 +47,9 @@ class Place:
         return functools.partial(setattr, at, which)
 
 
+Places = dict[str, tuple[list[Place], list[Place]]]  # by variable: of batches, and of numbers
+
+
 @dataclass
 class HeldBatches:
     """What lies in objects of the program, as inputs of its step.
@@ -59,23 +62,28 @@ class HeldBatches:
     batches: list[dict[str, Any]] = field(default_factory=list)
     writes: list[list[Callable[[], None]]] = field(default_factory=list)
 
+    def add(self, label: str, put: Callable[[Any], None], values: Sequence[Any]) -> None:
+        """One more input, with its value in each beginning."""
+        while label in self.setters:
+            label += "_"
+        self.setters[label] = put
+        for own, value in zip(self.batches, values, strict=True):
+            own[label] = value
+
 
 def held_batches(
-    names: Sequence[str], given: Sequence[str], beginnings: Sequence[Beginning]
+    places: Places, beginnings: Sequence[Beginning]
 ) -> tuple[HeldBatches, list[dict[str, object]]]:
     """The batches in variables that are bound anew and are none, and the variables to bind before each step.
 
+    `places` are those in the variables' objects in which the second step, as it began, differed from the first.
     An object that holds a batch is the first step's in all of them, with each step's batch put into it.
     """
     found = HeldBatches(batches=[{} for _ in beginnings], writes=[[] for _ in beginnings])
     variables = [dict(each.variables) for each in beginnings]
-    for name in names:
+    for name, differing in places.items():
         objects = [each.get(name) for each in variables]
-        if name in given or len(objects) < 2 or objects[0] is objects[1]:
-            continue
-        # A result that the step leaves in the object is in those of steps that have ended only.
-        places = differing_places(objects[0], objects[1])
-        batches, numbers = ([at for at in some if _is_in(at, objects)] for some in places)
+        batches, numbers = ([at for at in some if _is_in(at, objects)] for some in differing)
         if batches:
             for each in variables:
                 each[name] = objects[0]
@@ -96,12 +104,8 @@ def _add(
     found: HeldBatches, name: str, objects: list[Any], batches: list[Place], numbers: list[Place]
 ) -> None:
     for place in batches:
-        label = f"{name}.{place.name}"
-        while label in found.setters:
-            label += "_"
-        found.setters[label] = place.setter(objects[0])
-        for own, each in zip(found.batches, objects, strict=True):
-            own[label] = _cloned(place.value(each))
+        values = [_cloned(place.value(each)) for each in objects]
+        found.add(f"{name}.{place.name}", place.setter(objects[0]), values)
     for place in numbers:
         for writes, each in zip(found.writes, objects, strict=True):
             writes.append(functools.partial(place.setter(objects[0]), place.value(each)))

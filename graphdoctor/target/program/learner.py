@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import torch
 
-from graphdoctor.target.program.events import Event, location_of, without_frames
+from graphdoctor.target.program.events import At, Event, location_of, without_frames
 from graphdoctor.target.program.loop_step import LoopStep
 from graphdoctor.target.program.loops import Loop, learn
 from graphdoctor.target.program.rebuild import NotRebuilt
@@ -30,6 +30,11 @@ class Learner:
     backwards: Counter[Location] = field(default_factory=Counter)  # since an optimizer stepped
     _events: list[Event] = field(default_factory=list)
     _numbers: set[int] = field(default_factory=set)  # of nodes that a backward pass reached
+    acting: frozenset[tuple[int, int]] = frozenset()  # code, by id, and line of unused passes
+
+    def acts_at(self, places: Sequence[At]) -> bool:
+        """Whether forward passes from this line were used by no backward pass: an agent acts there."""
+        return bool(places) and (id(places[0].code), places[0].line) in self.acting
 
     def note(self, event: Event) -> Loop | None:
         """The training step, once enough of them were seen."""
@@ -46,7 +51,9 @@ class Learner:
         if event.kind == "step":
             try:
                 knows_all = len(self._numbers) < _MOST_NUMBERS
-                loop = learn(used(self._events, self._numbers) if knows_all else self._events)
+                events = used(self._events, self._numbers) if knows_all else self._events
+                loop = learn(events)
+                self.acting = frozenset(_calls(self._events)).difference(_calls(events))
             except NotRebuilt as reason:
                 self.cannot = str(reason)
         if loop is not None or self.cannot:
@@ -98,6 +105,13 @@ def used(events: Sequence[Event], numbers: set[int]) -> list[Event]:
     return [event for event, following in pairwise(events) if is_used(event, following)] + [
         *events[-1:]
     ]
+
+
+def _calls(events: Sequence[Event]) -> Iterator[tuple[int, int]]:
+    """The lines that call modules, by the identity of their code."""
+    for event in events:
+        if event.kind == "forward" and event.places:
+            yield id(event.places[0].code), event.places[0].line
 
 
 def _is_tensor(value: object) -> bool:

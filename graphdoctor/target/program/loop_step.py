@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from operator import setitem
@@ -15,8 +15,13 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from graphdoctor.target.program.held_batches import HeldBatches, held_batches
-from graphdoctor.target.program.loops import Follower, Loop
+from graphdoctor.target.program.held_batches import (
+    HeldBatches,
+    Places,
+    differing_places,
+    held_batches,
+)
+from graphdoctor.target.program.loops import STEPS_TO_LEARN, Follower, Loop
 from graphdoctor.target.program.rebuild import (
     NotRebuilt,
     Rebuilt,
@@ -24,9 +29,18 @@ from graphdoctor.target.program.rebuild import (
     rebuild,
     variables_of,
 )
-from graphdoctor.target.program.saved_steps import SavedSteps, Turn, in_turn, is_given
+from graphdoctor.target.program.saved_steps import (
+    Beginning,
+    SavedSteps,
+    Turn,
+    copied_container,
+    in_turn,
+    is_given,
+    is_plain_container,
+)
 from graphdoctor.target.program.statements import Span, extended
 from graphdoctor.target.program.step import SeenStep, as_writes
+from graphdoctor.target.program.taken_items import GivenAgain, TakenItems, is_iterator
 from graphdoctor.target.roots import roots_of
 from graphdoctor.target.state.accumulations import mark_all, marked
 from graphdoctor.target.state.tree import Tree
@@ -44,7 +58,17 @@ class LoopStep(SeenStep):
     follower: Follower = None  # type: ignore[assignment]
     namespace: dict[str, object] = field(default_factory=dict)
     held_by: str = ""  # variables that hang on a step before, as this one begins
+    taken: TakenItems = field(default_factory=TakenItems)
+    is_learned: bool = False  # from the steps that ran, which are counted
     _floats: dict[str, float] = field(default_factory=dict)
+    _places: Places = field(default_factory=dict)
+
+    @classmethod
+    def learned(cls, loop: Loop) -> LoopStep:
+        """The step of statements that were found by the steps that ran."""
+        step = cls.of(loop)
+        step.begun, step.knows_passes, step.is_learned = STEPS_TO_LEARN, False, True
+        return step
 
     @classmethod
     def of(cls, loop: Loop, mode: Mode = "training") -> LoopStep:
@@ -64,7 +88,17 @@ class LoopStep(SeenStep):
                 self.held_by = names or "a tensor of an earlier step"
             self.saved = SavedSteps.begin(values)
         given = {n: values[n] for n in variables.varying if n in values and is_given(values[n])}
-        self.saved.add(Inputs((), given), values)
+        if len(self.saved.beginnings) == 1:
+            first = self.saved.beginnings[0].variables
+            both = (n for n in variables.varying if n in values and n in first)
+            pairs = ((n, first[n], values[n]) for n in both if not is_plain_container(first[n]))
+            self._places = {n: differing_places(a, b) for n, a, b in pairs if a is not b}
+        contents = {
+            n: copied_container(values[n]) for n in variables.varying
+            if n not in given and is_plain_container(values.get(n))
+        }  # fmt: skip
+        self.saved.add(Inputs((), given), values, contents)
+        self.taken.begin_pass(values)
         for name in variables.varying:
             value = values.get(name)
             is_other = isinstance(value, float) and self._floats.setdefault(name, value) != value
@@ -101,40 +135,72 @@ class LoopStep(SeenStep):
             n for n in variables.varying
             if all(n in b.inputs.kwargs for b in beginnings) and _is_new_each_time(n, beginnings)
         )  # fmt: skip
+        self.taken.stop()
+        again = self._given_again(beginnings)
         made = rebuild(
             self.loop.span,
             variables,
-            beginnings[0].variables,
+            {**beginnings[0].variables, **{name: each for name, (each, _) in again.items()}},
             inputs=given,
             namespace=self.namespace,
+            own=frozenset(again),
         )
-        self._check_iterators(beginnings[0].variables)
         writes = [*map(as_writes, self.saved.writes())]
-        held, variables_of_each = held_batches(self.loop.variables.varying, given, beginnings)
+        places = {n: each for n, each in self._places.items() if n not in (*given, *again)}
+        # Containers that the program makes before each step, for the step to fill.
+        filled = {
+            n for n in beginnings[0].contents
+            if n not in given and _is_new_each_time(n, beginnings) and len(beginnings) > 1
+        }  # fmt: skip
+        held, variables_of_each = held_batches(places, beginnings)
+        for name, (iterator, items) in again.items():
+            held.add(f"next({name})", iterator.give, items)
         for number, values in enumerate(variables_of_each):
-            writes[number].extend(self._rebinds(made, values))
+            writes[number].extend(self._rebinds(made, values, left_out={*again, *filled}))
+            contents = beginnings[number].contents
+            own = {n: partial(copied_container, contents[n]) for n in filled if n in contents}
+            writes[number].extend(partial(_put_made, self._setter(made, n), own[n]) for n in own)
             writes[number].extend(held.writes[number])
         return _target(self, made, given, writes, held, iterations)
 
-    def _check_iterators(self, values: Mapping[str, object]) -> None:
-        for name in (*self.loop.variables.varying, *self.loop.variables.fixed):
-            if hasattr(value := values.get(name), "__next__") and not hasattr(value, "__len__"):
+    def _given_again(
+        self, beginnings: Sequence[Beginning]
+    ) -> dict[str, tuple[GivenAgain, list[tuple[object, ...]]]]:
+        """What stands in for each iterator that the step calls `next()` on, and its items in each pass."""
+        variables, values = self.loop.variables, beginnings[0].variables
+        found = {}
+        for name in (*variables.varying, *variables.carried, *variables.fixed):
+            if not is_iterator(value := values.get(name)):
+                continue
+            if (items := self.taken.of_each(name, len(beginnings))) is not None:
+                found[name] = GivenAgain(), items
+            elif name not in variables.carried and not hasattr(value, "__len__"):
                 raise NotRebuilt(
                     f"The step at line {self.loop.span.first_line} takes its batch from the iterator "
                     f"`{name}`, whose position cannot be put back: take the batch before the step."
                 )
+        return found
 
-    def _rebinds(self, made: Rebuilt, values: Mapping[str, object]) -> list[Callable[[], None]]:
+    def _rebinds(
+        self, made: Rebuilt, values: Mapping[str, object], *, left_out: Set[str]
+    ) -> list[Callable[[], None]]:
         """Variables that the program binds anew before each step, and that are no tensors."""
         found: list[Callable[[], None]] = []
         for name in self.loop.variables.varying:
-            if name in made.inputs or name not in values:
+            if name in made.inputs or name not in values or name in left_out:
                 continue
-            if name in made.cells:
-                found.append(partial(setattr, made.cells[name], "cell_contents", values[name]))
-            else:
-                found.append(partial(setitem, self.namespace, name, values[name]))
+            found.append(partial(self._setter(made, name), values[name]))
         return found
+
+    def _setter(self, made: Rebuilt, name: str) -> Callable[[object], None]:
+        """What binds a variable of the step."""
+        if name in made.cells:
+            return partial(setattr, made.cells[name], "cell_contents")
+        return partial(setitem, self.namespace, name)
+
+
+def _put_made(put: Callable[[object], None], make: Callable[[], object]) -> None:
+    put(make())
 
 
 def _named(span: Span) -> tuple[str, Location]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import CellType, FrameType, FunctionType
 
@@ -96,13 +96,18 @@ def _mentioned_elsewhere(span: Span) -> set[str]:
 
 def rebuild(
     span: Span, variables: Variables, values: Mapping[str, object], *, inputs: tuple[str, ...],
-    namespace: dict[str, object],
+    namespace: dict[str, object], own: Set[str] = frozenset(),
 ) -> Rebuilt:  # fmt: skip
     """Compile the statements as a function with the line numbers that they have.
 
     `values` are the variables as the first step saw them; those in `inputs` are given on each call.
+    Those in `own` are the function's, also where the program has them in its file.
     """
-    local = _is_local(span)
+    is_local = _is_local(span)
+
+    def local(name: str) -> bool:
+        return is_local(name) or name in own
+
     names = [*variables.fixed, *variables.carried, *variables.varying]
     closed = [n for n in names if local(n) and n not in inputs and n in values]
     rebound = [n for n in variables.bound if n not in inputs]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from types import FunctionType
+from typing import Any
 
 import torch
 
@@ -52,6 +55,19 @@ def is_given(value: object) -> bool:
     )
 
 
+def is_plain_container(value: object) -> bool:
+    return type(value) in (list, dict, set, deque)
+
+
+def copied_container(value: Any) -> Any:
+    """The same containers within each other, with what they hold shared."""
+    if type(value) is dict:
+        return {key: copied_container(each) for key, each in value.items()}
+    if type(value) is list:
+        return [copied_container(each) for each in value]
+    return copy.copy(value) if type(value) in (set, deque) else value
+
+
 class Turn:
     """Which of the program's own steps an input belongs to. To a graph all are the same."""
 
@@ -77,6 +93,7 @@ class Beginning:
     inputs: Inputs
     numbers: Numbers
     variables: Mapping[str, object]
+    contents: Mapping[str, object]  # of variables that are made anew: containers as they were then
 
 
 @dataclass
@@ -95,14 +112,16 @@ class SavedSteps:
     def begin(cls, roots: Mapping[str, object]) -> SavedSteps:
         return cls(roots, snapshot(roots), [])
 
-    def add(self, inputs: Inputs, variables: Mapping[str, object]) -> None:
-        """Note one more beginning."""
+    def add(
+        self, inputs: Inputs, variables: Mapping[str, object], contents: Mapping[str, object]
+    ) -> None:
+        """Note one more beginning; `contents` are copies of containers, which the step may fill."""
         with torch.inference_mode(False), torch.no_grad():
             own = clone_inputs(inputs, kept=memory_of(named_tensors(self.roots).values()))
         numbers = numbers_in(self.roots)
         for known in (self._left_numbers, self.beginnings[0].numbers if self.beginnings else {}):
             self._changing |= _changes(known, numbers)
-        self.beginnings.append(Beginning(own, numbers, dict(variables)))
+        self.beginnings.append(Beginning(own, numbers, dict(variables), contents))
         now = _identities(self.roots)
         self.rebound |= {p for p, which in self._left.items() if now.get(p, which) != which}
         self._left, self._left_numbers = {}, {}

@@ -53,7 +53,9 @@ class SeenStep:
     passes_per_step: int = (
         1  # through its statements, more than one where gradients are accumulated
     )
+    knows_passes: bool = True  # else the next time that an optimizer steps tells how many
     is_incomplete: bool = False  # it was run again, and no optimizer stepped
+    is_on_gpu: bool = False  # a module that it calls has a parameter there
 
     def begins(self, now_s: float) -> None:
         """One more, at a time of the program's own clock, which stands still during diagnoses."""
@@ -79,6 +81,7 @@ class SeenStep:
             self.caller = location_of(own)
         if id(module) not in self.modules and any(True for _ in module.parameters()):
             self.modules[id(module)] = called_module(module, places, is_compiled=is_compiled)
+            self.is_on_gpu = self.is_on_gpu or any(each.is_cuda for each in module.parameters())
 
     def leave(self) -> None:
         """The step has ended."""
@@ -111,7 +114,7 @@ class CallStep(SeenStep):
         if self.saved is None:
             held = roots_among(inputs, self.module.forward)
             self.saved = SavedSteps.begin({"model": self.module, **held})
-        self.saved.add(inputs, {})
+        self.saved.add(inputs, {}, {})
 
     def target(self, *, iterations: int) -> Target:
         """The call under the modes that are on now, with the program's own inputs in their order."""

@@ -20,7 +20,7 @@ from graphdoctor.values.options import Bounds
 Diagnose = Callable[[Target], object]
 Waits = Counter[tuple[Location | None, str]]
 Observe = Callable[[Waits], AbstractContextManager[None]]
-_FEWEST = 2  # steps without which nothing can be compared
+FEWEST_STEPS = 2  # steps without which nothing can be compared
 
 
 class Studies:
@@ -62,9 +62,13 @@ class Studies:
         """Whether enough beginnings are saved, and nothing was diagnosed yet."""
         return not step.is_done and not step.reason and step.beginnings >= self._needed(step)
 
+    def is_due(self, step: SeenStep) -> bool:
+        """Whether enough of this kind have passed for this one to be saved."""
+        return step.begun > self._bounds.after and step.knows_passes
+
     def finish(self, step: SeenStep) -> None:
         """The program has ended: diagnose what was saved, where it can be compared."""
-        if step.beginnings >= _FEWEST * step.passes_per_step:
+        if step.beginnings >= FEWEST_STEPS * step.passes_per_step:
             self._study_once(step, None)
 
     def leave(self, step: SeenStep) -> None:
@@ -79,7 +83,7 @@ class Studies:
 
     def keep(self, step: SeenStep, keep: Callable[[], None], autocast: bool | None) -> None:
         """Note how a step begins, where enough have passed and more are needed."""
-        if step.is_done or step.reason or step.begun <= self._bounds.after:
+        if step.is_done or step.reason or not self.is_due(step):
             return
         if step.beginnings >= self._needed(step):
             return

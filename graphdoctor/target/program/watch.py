@@ -61,6 +61,11 @@ class Watch:
         return sorted(found, key=lambda step: -step.wall_s)
 
     @property
+    def after(self) -> int:
+        """How many of a kind pass before one is saved."""
+        return self._bounds.after
+
+    @property
     def only(self) -> str:
         """The function whose calls are the steps, "" where steps are found."""
         return self._bounds.only
@@ -88,6 +93,8 @@ class Watch:
                 if self._bounds.only:
                     threading.setprofile(None)
                     sys.setprofile(None)
+                for step in self._loops:
+                    step.taken.stop()
 
     @property
     def _is_deaf(self) -> bool:
@@ -144,6 +151,7 @@ class Watch:
         if (
             torch.is_grad_enabled()
             and may_be_trained(module)
+            and not (thread.loop is not None and thread.learner.acts_at(where))
             and thread.unused_forwards < self._patience
         ):
             thread.unused_forwards += 1
@@ -229,7 +237,7 @@ class Watch:
         if thread.learner.cannot:
             self.reasons.append(thread.learner.cannot)
         if loop is not None:
-            thread.loop = LoopStep.of(loop)
+            thread.loop = LoopStep.learned(loop)
             self._loops.append(thread.loop)
             # What was called inside the training step was no step of its own.
             self._calls = {key: call for key, call in self._calls.items() if call.is_done}
@@ -245,7 +253,7 @@ class Watch:
                 step.wall_s += now - step.entered_at
                 step.entered_at = None
             if thread.passes:
-                step.passes_per_step = thread.passes
+                step.passes_per_step, step.knows_passes = thread.passes, True
             thread.passes = 0
             return
         if step.follower.holds(event.places):
@@ -275,7 +283,8 @@ class Watch:
 
     def _look(self, step: LoopStep, frame: FrameType) -> None:
         """Note what is there when the last step begins before one is saved: a saved one holds things itself."""
-        if step.begun == self._bounds.after:
+        is_near = step.begun >= self._bounds.after and step.saved is None
+        if is_near and not self._studies.is_due(step):
             step.look(frame)
 
     def _enter(

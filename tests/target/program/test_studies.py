@@ -46,7 +46,7 @@ def test_a_program_that_is_interrupted_is_not_kept_by_a_diagnosis(tmp_path: Path
 import torch
 model = torch.nn.Linear(4, 4).cuda()
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
-for i in range(8):
+for i in range(6):
     loss = model(torch.randn(2, 4, device="cuda")).square().mean()
     loss.backward()
     opt.step()
