@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib.abc
 import importlib.machinery
+import linecache
 import os
 import runpy
 import sys
@@ -193,10 +194,17 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 @contextmanager
 def instead_of(sources: Mapping[str, str]) -> Iterator[None]:
-    """In the block, modules of these files are made from other text; their names and paths stay."""
+    """In the block, modules of these files are made from other text; their names and paths stay.
+
+    What reads the source of a function, as a captured step does, reads the text that runs.
+    """
     finder = _Finder(sources)
     sys.meta_path.insert(0, finder)
+    for file, text in sources.items():
+        linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     try:
         yield
     finally:
+        for file in sources:
+            linecache.cache.pop(file, None)
         sys.meta_path.remove(finder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import subprocess
 import sys
@@ -97,3 +98,14 @@ def test_what_is_no_program_is_said_before_anything_runs(tmp_path: Path) -> None
     (tmp_path / "broken.py").write_text("def (:\n")
     with pytest.raises(UsageError, match="is no Python program"):
         run(tmp_path / "broken.py")
+
+
+def test_the_source_of_a_function_is_the_text_that_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "program.py"
+    file.write_text("import inspect\n\n\ndef step():\n    return 1\n")
+    text = "import inspect\n\n\ndef step():\n    return 2\n\n\nprint(inspect.getsource(step))\n"
+    run_program(Program(str(file)), lambda: False, sources={str(file): text})
+    assert "return 2" in capsys.readouterr().out
+    assert linecache.getline(str(file), 5) == "    return 1\n"
