@@ -32,6 +32,7 @@ _GUARDED_APART = (
     torch.optim.Optimizer,
     torch.amp.GradScaler,
     torch.optim.lr_scheduler.LRScheduler,
+    torch.utils.data.DataLoader,
 )
 
 
@@ -81,7 +82,8 @@ class StepGraph:
             )
         _, given = signature_of_call(made.static_inputs.args, made.static_inputs.kwargs)
         given = distinct(given)
-        # Optimizers have a guard of their own; schedules and scalers run outside, or keep their state on the GPU.
+        # Optimizers have a guard of their own; schedules and scalers run outside, or keep their state on the GPU,
+        # and loaders, which Accelerate's state leads to, count the batches that they give between steps.
         apart = [v for _, v, _ in Walk(target.roots) if isinstance(v, _GUARDED_APART)]
         roots = {n: r for n, r in target.roots.items() if not isinstance(r, _GUARDED_APART)}
         # The target's step is a wrapper: the variables to watch are those of the functions that it wraps.

@@ -224,9 +224,10 @@ class _Slice:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
             return None
         value = self._value(call.func.value)
-        if isinstance(value, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        inner = _prepared_schedule(value)
+        if isinstance(inner, torch.optim.lr_scheduler.ReduceLROnPlateau):
             return None
-        return value if isinstance(value, torch.optim.lr_scheduler.LRScheduler) else None
+        return value if isinstance(inner, torch.optim.lr_scheduler.LRScheduler) else None
 
     # Statements.
 
@@ -390,6 +391,17 @@ class _Slice:
         return PythonPart(
             look, read, write, tuple(self._schedules.values()), names, self._function.__code__
         )
+
+
+def _prepared_schedule(value: Any) -> Any:
+    """The schedule behind `accelerator.prepare(schedule)`; the value if it is none of Accelerate's.
+
+    With a GradScaler, Accelerate moves the schedule only if the optimizer stepped, which the GPU knows: None.
+    """
+    if type(value).__module__ != "accelerate.scheduler":
+        return value
+    is_scaled = any(getattr(each, "scaler", None) is not None for each in value.optimizers)
+    return None if is_scaled else value.scheduler
 
 
 def _method_write(write: Callable[..., None], this: object) -> Callable[..., None]:
