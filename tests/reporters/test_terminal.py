@@ -158,10 +158,10 @@ def test_only_the_worst_findings_are_shown_in_full() -> None:
     assert "--all" not in everything
 
 
-def test_notes_below_the_first_finding_are_in_one_line() -> None:
+def test_notes_below_the_first_finding_have_no_code() -> None:
     slow = change(FROZEN_RATE, rule="GD302", effect="replay-is-slow", message="Too small. More.")
     page = render(change(PARTLY_SAFE, findings=(slow, HOST_READ)), Look(base=BASE))
-    assert "\nnote[GD302]: Too small\n  --> models/branch.py:58\n" in page
+    assert "\nnote[GD302]: Too small\n  --> models/branch.py:58\n  = note: More.\n" in page
     alone = render(change(PARTLY_SAFE, findings=(slow,)), Look(base=BASE))
     assert "= note: More." in alone and "= fix:  Give the optimizer" in alone
 

@@ -194,10 +194,13 @@ def _places(page: Page, findings: list[Finding]) -> str:
 
 
 def _write_in_a_line(page: Page, cause: list[Finding], prefix: str, *, first: bool) -> None:
-    """The headline and the place, without code."""
+    """The headline and the place, without code; of a note also what follows the headline.
+
+    A note is about the step as a whole, so its reason is in the message, not in the code.
+    """
     finding = cause[0]
     page.blank() if first or severity_of(finding) == "note" else None
-    headline, _ = headline_of(finding)
+    headline, rest = headline_of(finding)
     page.wrapped(
         (title_of(finding), SEVERITY_STYLES[severity_of(finding)]),
         (f": {prefix}{headline}", "bold"),
@@ -205,6 +208,8 @@ def _write_in_a_line(page: Page, cause: list[Finding], prefix: str, *, first: bo
     )
     where = _places(page, cause)
     page.hanging("  --> ", where, style="cyan", head_style="blue")
+    if rest and severity_of(finding) == "note":
+        page.hanging("  = note: ", rest, head_style="blue")
 
 
 def counts_text(findings: tuple[Finding, ...]) -> str:
