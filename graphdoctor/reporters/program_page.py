@@ -36,7 +36,7 @@ def render(report: ProgramReport, look: Look, *, diff_file: str = "") -> str:
     page = Page(look)
     page.paragraph(what_happened(report), style="bold")
     _write_table(page, report)
-    for note in report.notes:
+    for note in (*_of_ranks(report.steps), *report.notes):
         page.wrapped(("note", "bold cyan"), (f": {note}", ""), indent=4)
     _write_changes(page, report)
     groups = _groups(report.steps)
@@ -110,6 +110,29 @@ def _write_table(page: Page, report: ProgramReport) -> None:
                 (f": step {number}: {step.reason or 'no diagnosis'}", ""),
                 indent=4,
             )
+
+
+def _of_ranks(steps: Sequence[ProgramStep]) -> Iterator[str]:
+    """On which ranks each step has its verdict; steps of which the same is true share a sentence."""
+    numbers: dict[str, list[int]] = {}
+    for number, step in enumerate(steps, start=1):
+        ranks = step.report.ranks if step.report is not None else ()
+        if not ranks:
+            continue
+        on: dict[Verdict, list[str]] = {}
+        for one in ranks:
+            on.setdefault(one.verdict, []).append(str(one.rank))
+        if len(on) == 1:
+            said = f"the same verdict on all {count_text(len(ranks), 'rank')}"
+        else:
+            said = ", ".join(
+                f"{VERDICTS[one][0]} on {'rank' if len(on[one]) == 1 else 'ranks'} {joined(on[one])}"
+                for one in _WORST_FIRST
+                if one in on
+            )
+        numbers.setdefault(said, []).append(number)
+    for said, which in numbers.items():
+        yield f"{'step' if len(which) == 1 else 'steps'} {joined([*map(str, which)])}: {said}"
 
 
 def _name(step: ProgramStep) -> str:

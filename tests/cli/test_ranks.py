@@ -99,6 +99,7 @@ def test_an_unmodified_program_is_diagnosed_on_all_ranks_and_goes_on(tmp_path: P
     totals = dict(re.findall(r"rank (\d): (\d+\.\d{6})", done.stdout))  # ranks share a pipe
     assert set(totals) == {"0", "1"} and totals["0"] == totals["1"]
     assert done.stderr.count("1 step: 1 UNSAFE. The program ran to its end") == 1
+    assert done.stderr.count("note: step 1: the same verdict on all 2 ranks") == 1
     joined, *each = (
         json.loads((tmp_path / f"report{name}.json").read_text())
         for name in ("", ".rank0", ".rank1")

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from graphdoctor.reporters import program_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.program import Patch
+from graphdoctor.values.report import RankOutcome
 from tests.support.reports import BASE, COMPARED, GOLDEN, PROGRAM, SAFE, of_program, step_of
 
 
@@ -23,6 +24,19 @@ def test_steps_with_equal_findings_share_their_frames() -> None:
     assert page.count("error[GD101]: steps 1 and 2: ") == 1
     assert page.count("error[GD101]") == 1
     assert "warning: step 4: No hazard was found" in page
+
+
+def test_ranks_are_named_once_for_steps_that_agree_on_them() -> None:
+    """A step of one process has no ranks, and nothing is said of them."""
+    safe = RankOutcome(0, "safe", "")
+    agreed = replace(SAFE, ranks=(safe, replace(safe, rank=1)))
+    split = replace(SAFE, ranks=(safe, RankOutcome(1, "unsafe", ""), RankOutcome(2, "safe", "")))
+    page = program_page.render(
+        of_program(step_of(agreed), step_of(agreed), step_of(split), step_of(SAFE)), Look(base=BASE)
+    )
+    assert "\nnote: steps 1 and 2: the same verdict on all 2 ranks\n" in page
+    assert "\nnote: step 3: UNSAFE on rank 1, SAFE on ranks 0 and 2\n" in page
+    assert page.count("note: ") == 2
 
 
 def test_a_safe_step_is_one_row() -> None:
