@@ -119,6 +119,7 @@ def _finding(rule: type[Rule], group: Sequence[Hit]) -> Finding:
         fix=" ".join(dict.fromkeys(hit.fix or rule.fix for hit in group)),
         excerpt=excerpt_at(first.location),
         columns=_columns(group),
+        edits=first.edits if all(hit.edits == first.edits for hit in group) else (),
         stack=first.stack,
         module=first.module,
         phase=first.phase,

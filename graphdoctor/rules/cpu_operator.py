@@ -8,6 +8,7 @@ from graphdoctor.operators import host_learns
 from graphdoctor.rules.causes.cpu_data import FrozenWrite, Steering, frozen_writes, steering_values
 from graphdoctor.rules.causes.differences import differences
 from graphdoctor.rules.causes.draws import for_cpu_value
+from graphdoctor.rules.causes.edits import with_device
 from graphdoctor.rules.causes.optimizers import OUTSIDE
 from graphdoctor.rules.causes.sources import source_place
 from graphdoctor.rules.causes.words import operator_words, place_words
@@ -57,7 +58,8 @@ class CpuOperator(RecordingRule):
             if (steering.iteration, op.index) not in seen:
                 seen.add((steering.iteration, op.index))
                 fix = for_cpu_value(op, steering.at, effects.get(steering.at.location))
-                yield at_op(steering.iteration, op, _message(steering), fix=fix)
+                edits = () if fix else with_device(op.location, op.base_name)
+                yield at_op(steering.iteration, op, _message(steering), fix=fix, edits=edits)
         for write in frozen_writes(recording):
             fix = OUTSIDE if write.op.phase == "optimizer" else ""
             yield at_op(write.iteration, write.op, _write_message(write), fix=fix)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from graphdoctor.rules.causes.advice import for_branch
 from graphdoctor.rules.causes.branch_points import Branch
 from graphdoctor.rules.causes.branches import Side
+from graphdoctor.rules.causes.edits import asserted, selected
 from graphdoctor.rules.causes.reads import Read, host_reads
 from graphdoctor.rules.causes.words import place_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
@@ -48,7 +49,11 @@ class DataDependentBranch(RecordingRule):
             if branch not in taken:
                 taken[branch] = _taken(branch, recording.captured, sides)
             message = _message(read, branch) + taken[branch]
-            yield at_op(read.iteration, read.op, message, fix=for_branch(branch))
+            edit = asserted if branch.kind == "assert" else selected
+            edits = (
+                edit(branch.location) if branch.line == _line(read) and not branch.raises else ()
+            )
+            yield at_op(read.iteration, read.op, message, fix=for_branch(branch), edits=edits)
 
     @staticmethod
     def bad() -> object:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from graphdoctor.rules.rule import MEASURED, EventRule
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from graphdoctor.rules.causes.edits import removed
+from graphdoctor.rules.rule import MEASURED, EventRule, Hit
 from graphdoctor.values.host_events import Sync
+from graphdoctor.values.recording import Recording
 
 
 class ExplicitSynchronize(EventRule):
@@ -26,6 +32,11 @@ class ExplicitSynchronize(EventRule):
     fix = "Move the call outside the step. Between streams use wait_stream, which can be captured."
     event = Sync
     says = " is a host sync."
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        """The call becomes `pass`, if it is a statement of its own."""
+        for hit in super().check(recording):
+            yield structs.replace(hit, edits=removed(hit.location))
 
     @staticmethod
     def bad() -> object:

@@ -12,6 +12,7 @@ from graphdoctor.operators import (
     waiting_backwards,
 )
 from graphdoctor.rules.causes.advice import LOGARITHMS, for_wait
+from graphdoctor.rules.causes.edits import without_check
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Op, Recording
@@ -52,7 +53,14 @@ class HiddenSyncOperator(RecordingRule):
                 fact = _sync_in(op)
                 if fact is not None:
                     message = _message(op, fact)
-                    yield at_op(iteration.index, op, message, fix=for_wait(op), refused_alone=True)
+                    yield at_op(
+                        iteration.index,
+                        op,
+                        message,
+                        fix=for_wait(op),
+                        edits=without_check(op.location),
+                        refused_alone=True,
+                    )
             for op, forward in waiting_backwards(iteration.ops):
                 message = (
                     f"The backward of {operator_words(forward)} is a host sync: it searches for zeros "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.advice import for_read
+from graphdoctor.rules.causes.edits import without_read
 from graphdoctor.rules.causes.optimizers import OUTSIDE
 from graphdoctor.rules.causes.reads import Read, host_reads
 from graphdoctor.rules.causes.source import is_formatting, written
@@ -63,7 +64,9 @@ class HostRead(RecordingRule):
                 and not read.of_scaler
                 and not is_formatting(read.op.location)
             ):
-                yield at_op(read.iteration, read.op, _message(read), fix=_fix(read, recording))
+                fix = _fix(read, recording)
+                edits = () if fix else without_read(read.op.location)
+                yield at_op(read.iteration, read.op, _message(read), fix=fix, edits=edits)
 
     @staticmethod
     def bad() -> object:

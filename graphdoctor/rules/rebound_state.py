@@ -89,6 +89,7 @@ def _hit(found: Found, recording: Recording) -> Hit:
             stack=bound.stack,
             message=_rebinding_message(bound, found),
             fix=bound.fix,
+            edits=bound.edits,
         )
     if maker is None or maker.location is None:
         return hit
@@ -98,6 +99,7 @@ def _hit(found: Found, recording: Recording) -> Hit:
         stack=maker.stack,
         module=maker.module,
         fix=bound.fix if bound is not None else _fix_of_data(maker.location),
+        edits=bound.edits if bound is not None else (),
     )
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, TypeVar
 
 from msgspec import Struct
 
-from graphdoctor.values.finding import Effect, Finding
+from graphdoctor.values.finding import Edit, Effect, Finding
 from graphdoctor.values.host_events import HostEvent
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Event, Op, Recording
@@ -27,7 +27,8 @@ class Hit(Struct, frozen=True):
     *before* operator `op_index`: `between` is then true and only cuts the step there. What `follows`
     is in the wake of another hit of the same cause: it stays out of regions too, and does not count.
     `fix` stands in the place of the rule's where this place has a better one. `refused_alone`: the
-    operator is refused wherever it runs, so that a capture of nothing else can show otherwise.
+    operator is refused wherever it runs, so that a capture of nothing else can show otherwise. `edits` are the
+    fix as replacements of source text.
     """
 
     iteration: int
@@ -42,6 +43,7 @@ class Hit(Struct, frozen=True):
     follows: bool = False
     fix: str = ""
     refused_alone: bool = False
+    edits: tuple[Edit, ...] = ()
 
 
 class Rule(ABC):
@@ -132,7 +134,13 @@ def event_hits(
 
 
 def at_op(
-    iteration: int, op: Op, message: str, *, fix: str = "", refused_alone: bool = False
+    iteration: int,
+    op: Op,
+    message: str,
+    *,
+    fix: str = "",
+    edits: tuple[Edit, ...] = (),
+    refused_alone: bool = False,
 ) -> Hit:
     """A hit on an operator."""
     return Hit(
@@ -146,6 +154,7 @@ def at_op(
         operator=op.name,
         fix=fix,
         refused_alone=refused_alone,
+        edits=edits,
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.causes.advice import for_python_data
+from graphdoctor.rules.causes.advice import ELEMENT, STACK, for_python_data
 from graphdoctor.rules.causes.copies import transfers
+from graphdoctor.rules.causes.edits import filled, stacked
 from graphdoctor.rules.causes.words import tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
@@ -46,7 +47,9 @@ class TensorFromPythonData(RecordingRule):
                         "then copied to the GPU."
                     )
                     fix = for_python_data(transfer.op, iteration)
-                    yield at_op(iteration.index, transfer.op, message, fix=fix)
+                    edit = {STACK: stacked, ELEMENT: filled}.get(fix)
+                    edits = edit(transfer.op.location) if edit is not None else ()
+                    yield at_op(iteration.index, transfer.op, message, fix=fix, edits=edits)
 
     @staticmethod
     def bad() -> object:

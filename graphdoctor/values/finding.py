@@ -35,6 +35,17 @@ class IdleComment(Struct, frozen=True):
     message: str
 
 
+class Edit(Struct, frozen=True):
+    """Text that replaces a range of a file: lines and columns count characters from 1, the end is not in the range."""
+
+    file: str
+    start_line: int
+    start_column: int
+    end_line: int
+    end_column: int
+    new_text: str
+
+
 class Finding(Struct, frozen=True):
     """One reason why the step is not safe, or not worth it, as a CUDA graph.
 
@@ -46,6 +57,7 @@ class Finding(Struct, frozen=True):
     What is `suppressed` is still true, and still counts for the verdict.
     `columns` are those of the location's expression; None where Python does not say, or where it
     reaches over several lines.
+    `edits` are the cure, where it is a replacement of source text: all of them together.
     """
 
     rule: str
@@ -66,6 +78,7 @@ class Finding(Struct, frozen=True):
     cost_us: Range | None = None
     cost_source: str = ""
     columns: Columns | None = None
+    edits: tuple[Edit, ...] = ()
 
     @property
     def code(self) -> str | None:

@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from graphdoctor.reporters.check import github, markdown, sarif
 from graphdoctor.reporters.check.json import parse
@@ -24,6 +25,7 @@ from graphdoctor.reporters.formats import names_of, written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.captures import ON_FRESH_INPUTS, CaptureOutcome, Verification
 from graphdoctor.values.check import Check, Fault
+from graphdoctor.values.finding import Edit
 from graphdoctor.values.locations import Columns, Location
 from tests.support.checking import HOSTILE, checked, finding, hostile_check, report
 
@@ -106,6 +108,24 @@ def test_sarif_has_what_github_needs() -> None:
         assert {"startLine", "startColumn", "endLine", "endColumn"} <= set(place["region"])
         hashes.add(result["partialFingerprints"]["primaryLocationLineHash"])
     assert len(hashes) == 2
+
+
+def test_sarif_has_the_edits_of_a_finding_as_a_fix() -> None:
+    edit = Edit("net.py", 10, 5, 10, 13, "x1")
+    check = checked({"net": report(replace(finding(10, source="y = x1.item()"), edits=(edit,)))})
+    document = json.loads(rendered("sarif", check))
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    (result,) = document["runs"][0]["results"]
+    (change,) = result["fixes"][0]["artifactChanges"]
+    assert change["artifactLocation"]["uri"].endswith("net.py")
+    (replacement,) = change["replacements"]
+    assert replacement["deletedRegion"] == {
+        "startLine": 10,
+        "startColumn": 5,
+        "endLine": 10,
+        "endColumn": 13,
+    }
+    assert replacement["insertedContent"] == {"text": "x1"}
 
 
 def test_sarif_names_the_page_that_the_installed_package_names(

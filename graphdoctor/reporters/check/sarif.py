@@ -101,10 +101,34 @@ def _result(check: Check, one: Occurrence, rule_index: int) -> dict[str, Any]:
         },
         "properties": {"targets": [visible(name) for name in one.targets], **_cost(checked)},
     }
+    if checked.finding.edits:
+        result["fixes"] = [_fix(check, checked.finding)]
     if not checked.is_new:
         accepted = {"kind": "external", "status": "accepted", "justification": "in the baseline"}
         result["suppressions"] = [accepted]
     return result
+
+
+def _fix(check: Check, finding: Finding) -> dict[str, Any]:
+    """The cure as replacements of text, which editors can apply."""
+    changes = [
+        {
+            "artifactLocation": {"uri": _uri(check.prefix + edit.file)},
+            "replacements": [
+                {
+                    "deletedRegion": {
+                        "startLine": edit.start_line,
+                        "startColumn": edit.start_column,
+                        "endLine": edit.end_line,
+                        "endColumn": edit.end_column,
+                    },
+                    "insertedContent": {"text": edit.new_text},
+                }
+            ],
+        }
+        for edit in finding.edits
+    ]
+    return {"description": {"text": wording.fix_line(finding)}, "artifactChanges": changes}
 
 
 def _cost(checked: CheckedFinding) -> dict[str, Any]:

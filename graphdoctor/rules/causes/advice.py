@@ -143,7 +143,11 @@ _INDEX = (
     "Use x.index_select(0, i.view(1)), which keeps the index on the GPU. The bound of a slice must be "
     "a Python number: keep the full size, and mask the rest."
 )
-_ELEMENT = "Store a number with fill_, y[0, 0].fill_(1.0), or into a slice, y[0, :1] = 1.0."
+STACK = (
+    "Stack the GPU tensors: `torch.stack([a, b])`, or `torch.stack(values)` of a list. torch.tensor() of GPU "
+    "tensors reads each of them on the CPU."
+)
+ELEMENT = "Store a number with fill_, y[0, 0].fill_(1.0), or into a slice, y[0, :1] = 1.0."
 _SPARSE: Mapping[str, str] = {"uncoalesced": _COALESCED, "by-columns": _BY_ROWS}
 _NESTING = frozenset({"nested_tensor", "as_nested_tensor"})
 _READING = frozenset({"item", "tolist", "float", "int", "bool", "is_nonzero"})
@@ -275,16 +279,13 @@ def for_python_data(op: Op, iteration: Iteration) -> str:
     if written(place, _NESTING, _NESTING):
         return NESTED
     if _takes_tensors(place, iteration):
-        return (
-            "Stack the GPU tensors: `torch.stack([a, b])`, or `torch.stack(values)` of a list. torch.tensor() of GPU "
-            "tensors reads each of them on the CPU."
-        )
+        return STACK
     statement = statement_at(place.file, place.line)
     is_store = isinstance(statement, ast.Assign) and any(
         isinstance(target, ast.Subscript) for target in statement.targets
     )
     if is_store and not isinstance(statement.value, (ast.Call, ast.List)):  # type: ignore[union-attr]
-        return _ELEMENT
+        return ELEMENT
     changed = {change.path.rpartition(".")[2] for change in iteration.changes}
     names = names_in(statement) if statement is not None else frozenset()
     if any(name.rpartition(".")[2] in changed for name in names):

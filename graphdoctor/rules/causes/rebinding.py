@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from graphdoctor.rules.causes.differences import Found
+from graphdoctor.rules.causes.edits import instead_of_statement
 from graphdoctor.rules.causes.source import assigned_to, names_in
 from graphdoctor.values.figures import shortened
+from graphdoctor.values.finding import Edit
 from graphdoctor.values.locations import Location, is_library
 from graphdoctor.values.recording import Iteration, Op, Recording
 
@@ -20,6 +22,7 @@ class Rebinding(Struct, frozen=True):
     name: str
     code: str
     fix: str
+    edits: tuple[Edit, ...]
     location: Location
     stack: tuple[Location, ...]
 
@@ -39,6 +42,7 @@ def rebinding_of(recording: Recording, found: Found) -> Rebinding | None:
                         name=_named(statement, attribute),
                         code=shortened(ast.unparse(statement)),
                         fix=_fix(statement),
+                        edits=instead_of_statement(file, statement, _code(statement)),
                         location=Location(file, statement.lineno, frame.function),
                         stack=frames[depth + 1 :],
                     )
@@ -65,22 +69,34 @@ def _named(statement: ast.Assign, attribute: str) -> str:
 
 
 def _fix(statement: ast.Assign) -> str:
+    how = (
+        "Exchange the contents instead of the tensors"
+        if _is_swap(statement)
+        else "Copy in place instead of binding"
+    )
+    return f"{how}: `{_code(statement)}`."
+
+
+def _is_swap(statement: ast.Assign) -> bool:
+    """`a, b = b, a`"""
     target, value = statement.targets[0], statement.value
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-        left, right = (
-            [ast.unparse(each) for each in target.elts],
-            [ast.unparse(each) for each in value.elts],
-        )
-        if len(left) == 2 and left == right[::-1]:
-            code = f"old = {left[0]}.clone(); {left[0]}.copy_({right[0]}); {left[1]}.copy_(old)"
-            return f"Exchange the contents instead of the tensors: `{code}`."
-    if isinstance(target, ast.Tuple):
-        states = [ast.unparse(each) for each in target.elts if isinstance(each, ast.Attribute)]
-        copies = "; ".join(f"{state}.copy_(new_{state.rpartition('.')[2]})" for state in states)
-        names = ", ".join(
-            f"new_{each.attr}" if isinstance(each, ast.Attribute) else ast.unparse(each)
-            for each in target.elts
-        )
-        return f"Copy in place instead of binding: `{names} = {ast.unparse(value)}; {copies}`."
-    code = f"{ast.unparse(target)}.copy_({ast.unparse(value)})"
-    return f"Copy in place instead of binding: `{code}`."
+    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
+        return False
+    left, right = ([ast.unparse(each) for each in part.elts] for part in (target, value))
+    return len(left) == 2 and left == right[::-1]
+
+
+def _code(statement: ast.Assign) -> str:
+    """The same statement, which writes into the tensors that are there."""
+    target, value = statement.targets[0], statement.value
+    if not isinstance(target, ast.Tuple):
+        return f"{ast.unparse(target)}.copy_({ast.unparse(value)})"
+    if _is_swap(statement):
+        first, second = (ast.unparse(each) for each in target.elts)
+        return f"old = {first}.clone(); {first}.copy_({second}); {second}.copy_(old)"
+    states = [each for each in target.elts if isinstance(each, ast.Attribute)]
+    copies = "; ".join(f"{ast.unparse(state)}.copy_(new_{state.attr})" for state in states)
+    names = ", ".join(
+        f"new_{each.attr}" if each in states else ast.unparse(each) for each in target.elts
+    )
+    return f"{names} = {ast.unparse(value)}; {copies}"
