@@ -18,6 +18,7 @@ import msgspec
 from aims import missed, reached
 from chart import chart
 from comparison import compared, comparison, reasons
+from programs import programs
 from tables import Cells, Row, jsonl, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +54,7 @@ def main() -> None:
         CHART.write_text(chart(compared(rows)), encoding="utf-8")
     if not files:
         parts.append(_machine_page([]))
+    parts.extend(programs())
     PAGE.write_text("\n".join(parts), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)} from {len(files)} result files")
 

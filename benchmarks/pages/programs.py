@@ -1,0 +1,110 @@
+"""benchmarks/data/{programs,step_programs}_*.jsonl -> how much faster whole programs become, and why some do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tables import Cells, Row, jsonl, table
+
+DATA = Path(__file__).resolve().parents[2] / "benchmarks/data"
+PUBLIC = DATA / "programs_h100_torch2.11.jsonl"
+OURS = DATA / "step_programs_h100_torch2.11.jsonl"
+_OF_HAND_MADE = 0.8  # of the speed of a version by hand
+_NONE = "-"
+
+
+def programs() -> Iterator[str]:
+    """The section, or nothing before public programs were measured."""
+    if not PUBLIC.exists():
+        return
+    about, *rows = jsonl(PUBLIC)
+    yield f"## Programs, on an {about['gpu']}\n"
+    yield (
+        "Public programs as they are, from one optimizer step to the next with all that they do between, loading"
+        f" included (torch {about['torch']}, {about['date']}): eager, with the diff that `graphdoctor run --diff` wrote"
+        " and verified there, and with torch.compile put in by hand, the faster of its default and reduce-overhead"
+        " modes. New lines are those of the diff that do not only move.\n"
+    )
+    head = (
+        "program",
+        "eager, µs",
+        "our diff",
+        "torch.compile",
+        "lines",
+        "of them new",
+        "why not more",
+    )
+    yield from table(head, map(_public, rows))
+    yield (
+        "Six steps of `benchmarks/gpu/step_programs.py`, beside versions by hand with `torch.cuda.graph`:\n"
+    )
+    head = ("step", "eager, µs", "`capture(step)`", "by hand", "reduce-overhead", "why not more")
+    yield from table(head, _steps(jsonl(OURS)[1:]))
+
+
+def _public(row: Row) -> Cells:
+    ways = {
+        way: found["step_us"] for way, found in row.get("ways", {}).items() if "step_us" in found
+    }
+    eager, ours = ways.get("eager"), ways.get("graphdoctor")
+    compiled = min((us for way, us in ways.items() if way.startswith("compile")), default=None)
+    lines = row.get("diff_lines") or _NONE
+    new = row.get("new_lines") if row.get("diff_lines") else _NONE
+    why = _why(row, ours, compiled, eager)
+    return (
+        row["program"],
+        _us(eager),
+        _times(eager, ours),
+        _times(eager, compiled),
+        lines,
+        new,
+        why,
+    )
+
+
+def _why(row: Row, ours: float | None, compiled: float | None, eager: float | None) -> str:
+    if "failure" in row:
+        return f"not measured: {row['failure'][-1]}"
+    if ours is None:
+        reasons = [step["no_change"] for step in row.get("steps", ()) if step["no_change"]]
+        said = (row.get("patch") or {}).get("tried") or next(iter(reasons), "")
+        return said or f"no step was found, and the program {row.get('ending', 'ended')}"
+    fallbacks = row["ways"]["graphdoctor"].get("fallbacks") or {}
+    if fallbacks:
+        reason = max(fallbacks, key=lambda each: fallbacks[each])
+        return f"{fallbacks[reason]} calls ran eagerly: {reason}"
+    if compiled is not None and compiled < ours:
+        return "torch.compile is faster; it is not known yet why"
+    return (
+        "the step is a small part of its time" if eager is not None and ours > eager / 1.1 else ""
+    )
+
+
+def _steps(rows: list[Row]) -> Iterator[Cells]:
+    found: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault(row["program"], {})[row["way"]] = row
+    for name, ways in found.items():
+        us = {way: row["step_us"] for way, row in ways.items() if "step_us" in row}
+        gains = {way: ways[way]["eager_us"] / us[way] for way in us}
+        ours, hand = us.get("graphdoctor"), us.get("by hand")
+        why = ""
+        if ours is None:
+            why = "no time was measured"
+        elif hand is not None and hand / ours < _OF_HAND_MADE:
+            why = f"{100 * hand / ours:.0f} % of the speed by hand: {ways['graphdoctor']['explain'].splitlines()[0]}"
+        eager = next((row["eager_us"] for row in ways.values() if "eager_us" in row), None)
+        shown = (
+            f"{gains[w]:.2f}x" if w in gains else _NONE
+            for w in ("graphdoctor", "by hand", "reduce-overhead")
+        )
+        yield name, _us(eager), *shown, why
+
+
+def _us(value: float | None) -> str:
+    return _NONE if value is None else f"{value:,.0f}"
+
+
+def _times(eager: float | None, fast: float | None) -> str:
+    return _NONE if eager is None or fast is None else f"{eager / fast:.2f}x"
