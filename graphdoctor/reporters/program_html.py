@@ -7,6 +7,7 @@ from graphdoctor.reporters.analysis.summary import VERDICTS
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.program_page import of_patch, of_recorded, of_wait, what_happened
 from graphdoctor.reporters.web import document
+from graphdoctor.reporters.web.code import parts
 from graphdoctor.reporters.web.drawn_step import SCRIPTS
 from graphdoctor.values.locations import path_text
 from graphdoctor.values.program import ProgramReport
@@ -28,6 +29,7 @@ def render(report: ProgramReport, look: Look) -> str:
         sentence=what_happened(report),
         css=worst,
         VERDICTS=VERDICTS,
+        parts=parts,
         pages=[
             escape(html.render(step.report, look)) if step.report is not None else ""
             for step in report.steps

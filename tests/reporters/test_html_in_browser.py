@@ -16,6 +16,7 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.web.history import Dated
 from graphdoctor.trace import read_trace
 from graphdoctor.trace.explain.trace_report import explain_trace
+from graphdoctor.values.program import Patch
 from graphdoctor.values.report import Report
 from tests.support.browser import opened
 from tests.support.checking import HOSTILE, hostile_check
@@ -199,7 +200,11 @@ def test_page_of_a_program_holds_the_pages_of_its_steps_which_can_be_used(
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=NO_AXE)
     file = tmp_path / "run.html"
-    report = of_program(step_of(DRAWN), step_of(replace(SAFE, reason=HOSTILE)))
+    diff = "--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-old = 1\n+new = 1\n"
+    report = replace(
+        of_program(step_of(DRAWN), step_of(replace(SAFE, reason=HOSTILE))),
+        patch=Patch("not tried", diff, "", ""),
+    )
     file.write_text(program_html.render(report, Look()), encoding="utf-8")
     with opened(browser, file, width=width) as one:
         first = one.page.frame_locator("iframe").first
@@ -209,6 +214,9 @@ def test_page_of_a_program_holds_the_pages_of_its_steps_which_can_be_used(
         # By keyboard: the first click outside only takes the focus from the frame.
         one.page.locator("tbody a[href='#step-2']").press("Enter")
         assert one.page.locator("#step-2").bounding_box()["y"] < 900
+        for cell in one.page.locator("td.verdict .word").all():
+            box = cell.bounding_box()
+            assert box["x"] + box["width"] <= width
         assert one.page.evaluate("document.documentElement.scrollWidth") <= width
         assert one.complaints == []
         assert [url for url in one.requests if not url.startswith("about:")] == [file.as_uri()]

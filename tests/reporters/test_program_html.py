@@ -48,6 +48,19 @@ def test_what_to_change_and_the_waits_between_steps_are_told() -> None:
     assert "aten._local_scalar_dense, once per step" in text
 
 
+def test_code_in_sentences_and_rows_of_the_diff_are_marked_as_such() -> None:
+    patch = Patch(
+        "not tried", "--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-old = 1\n+new = 1\n", "/repo", ""
+    )
+    step = replace(step_of(replace(SAFE, reason="`loss.item()` waits.")), change="replay `model`")
+    text = program_html.render(replace(of_program(step), patch=patch), Look())
+    outside = text.partition("<iframe")[0]
+    assert "<code>loss.item()</code> waits." in outside and "replay <code>model</code>." in outside
+    assert '<span class="added">+new = 1</span>' in outside
+    assert '<span class="removed">-old = 1</span>' in outside
+    assert '<span class="dim">--- a/t.py</span>' in outside and "`" not in Parsed(outside).text
+
+
 def test_a_program_without_steps_has_a_page_that_says_so() -> None:
     shown = page(notes=("No step was seen that repeats.",))
     assert "No step was seen that repeats." in shown.text and not frames(shown)
