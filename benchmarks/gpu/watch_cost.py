@@ -31,10 +31,9 @@ from typing import Any
 import torch
 
 from graphdoctor.measure.watch.gate import Gate
-from graphdoctor.measure.watch.graph_counts import GraphCounts
 from graphdoctor.measure.watch.profiler import Profiler, prepare_environment
 from graphdoctor.measure.watch.sampling import SHARE
-from graphdoctor.measure.watch.watcher import Watcher
+from graphdoctor.measure.watch.watcher import GraphCounts, Watcher
 from graphdoctor.reporters import watch_page
 
 WARM_UP_S, REST_S, AFTER_WINDOW_S = 2.0, 1.0, 0.01

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from graphdoctor.device.observe.meeting import Meeting
 from graphdoctor.device.processes.fresh import FreshProcesses
-from graphdoctor.estimate import Observed
+from graphdoctor.diagnose.diagnose import Diagnosis
+from graphdoctor.estimate import Observed, Regions, estimate
 from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.partition import Plan, partition
 from graphdoctor.strategies.choice import budget_for, chosen, limit_s, needed_s
 from graphdoctor.strategies.evidence import Evidence
-from graphdoctor.strategies.foresee import foresee
-from graphdoctor.strategies.next_finding import next_finding
+from graphdoctor.strategies.foresee import foresee, share_of
 from graphdoctor.strategies.own_process import Job, in_own_process, own_processes
 from graphdoctor.strategies.recommend import (
     recommend,
@@ -26,13 +27,147 @@ from graphdoctor.strategies.recommend import (
     would_pay_more,
 )
 from graphdoctor.strategies.strategy import Known, Strategy
-from graphdoctor.strategies.trial import MEASURE_S, Terms, carry_out
+from graphdoctor.strategies.timing import Timed, profile_beside
+from graphdoctor.strategies.trial import (
+    MEASURE_S,
+    Terms,
+    carry_out,
+    with_cost,
+    with_times,
+    with_verification,
+)
 from graphdoctor.strategies.varying import varying_shapes
-from graphdoctor.strategies.whole_row import whole_row
-from graphdoctor.values.figures import ratio_text
+from graphdoctor.values.captures import CaptureOutcome, outcome_of_whole_step
+from graphdoctor.values.figures import ratio_range, ratio_text
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import bracketed
 from graphdoctor.values.options import AnalyzeOptions
+from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import Report
-from graphdoctor.values.speed import Estimate, StrategyOutcome, StrategyStatus
+from graphdoctor.values.speed import Estimate, NextFix, StrategyOutcome, StrategyStatus
+
+_MAY_BE_WRONG = "its replays were right in this run, but "
+
+
+def whole_row(
+    row: StrategyOutcome, evidence: Evidence, known: Known, *, profile: DeviceProfile
+) -> StrategyOutcome | None:
+    """The row, from what was foreseen and what came of the capture; None where none was tried."""
+    outcome = outcome_of_whole_step(evidence.captured.outcomes)
+    if outcome is None:
+        return None
+    if outcome.status == "refused":
+        return replace(
+            row,
+            status="refused",
+            reason=row.reason if row.status == "unfit" else outcome.reason,
+            location=outcome.location,
+            predicted=None,
+            captured_share=None,
+            code="",
+        )
+    return _captured(row, outcome, evidence, known, profile=profile)
+
+
+def _captured(
+    row: StrategyOutcome,
+    outcome: CaptureOutcome,
+    evidence: Evidence,
+    known: Known,
+    *,
+    profile: DeviceProfile,
+) -> StrategyOutcome:
+    verification = outcome.verification
+    if verification is None:
+        return replace(row, status="not-verified", reason="its replay was not compared", code="")
+    if row.status == "unfit" and verification.status == "verified":
+        reason = _MAY_BE_WRONG + row.reason
+        return replace(row, status="not-verified", reason=reason, verification=verification)
+    row = with_cost(with_verification(row, verification, known), evidence.captured.cost)
+    timed = _timed(evidence, profile)
+    return row if timed is None else with_times(row, timed)
+
+
+def _timed(evidence: Evidence, profile: DeviceProfile) -> Timed | None:
+    """The analysis' own measurement, and a profile of the graph that it made."""
+    session, step = evidence.session, evidence.captured.step
+    if evidence.speed.measurement is None or step is None:
+        return None
+    inputs = session.inputs(0)
+    measured = evidence.speed.measurement
+    seen = profile_beside(
+        session, lambda: step.call(inputs), start=step.start, measured=measured, profile=profile
+    )
+    return Timed(measured, *seen)
+
+
+_MOST_TRIED = 3  # each cuts the recording anew
+
+
+def next_finding(evidence: Evidence, profile: DeviceProfile) -> tuple[str, NextFix | None]:
+    """One sentence and its figures; "" and None if no finding blocks the whole step.
+
+    The gain of a fix is predicted by partitioning the step again without the finding. Without a gain
+    that one fix brings, the sentence comes without figures.
+    """
+    blocking = [one for one in evidence.diagnosis.findings if one.effect != "replay-is-slow"]
+    if not blocking:
+        return "", None
+    iteration = evidence.recording.captured[-1]
+    if len(_places(blocking)) == 1:
+        whole = estimate(iteration, profile).speedup
+        rules = list(dict.fromkeys(one.rule for one in blocking))
+        block, fix = ("blocks", "the fix") if len(rules) == 1 else ("block", "the fixes")
+        sentence = (
+            f"Only {' and '.join(rules)}{bracketed(blocking[0].location)} {block} whole-step capture."
+            f" Predicted speedup after {fix}: {ratio_range(whole)}."
+        )
+        return sentence, NextFix(rules[0], blocking[0].location, whole, 1.0, (*rules[1:],))
+    now = share_of(_regions(evidence.plan, iteration), iteration)
+    found = [(one, _without(one, evidence, profile)) for one in blocking[:_MOST_TRIED]]
+    finding, regions = max(found, key=lambda pair: share_of(pair[1], iteration))
+    share = share_of(regions, iteration)
+    if share <= now:
+        first = blocking[0]
+        return (
+            f"Fix {first.rule}{bracketed(first.location)} first; {len(blocking)} findings block"
+            " whole-step capture."
+        ), None
+    speedup = estimate(iteration, profile, regions).speedup
+    sentence = (
+        f"Fix {finding.rule}{bracketed(finding.location)} next: {share:.0%} instead of {now:.0%} of the"
+        f" launches can then be in graphs. Predicted speedup: {ratio_range(speedup)}."
+    )
+    return sentence, NextFix(finding.rule, finding.location, speedup, share)
+
+
+def _places(findings: Sequence[Finding]) -> set[object]:
+    return {(one.rule, one.location) if one.location is None else one.location for one in findings}
+
+
+def _without(finding: Finding, evidence: Evidence, profile: DeviceProfile) -> Regions:
+    """The regions of the step if the finding's line were as harmless as the others."""
+    diagnosis = evidence.diagnosis
+    hits = tuple(
+        (rule, hit)
+        for rule, hit in diagnosis.hits
+        if hit.location != finding.location or (finding.location is None and rule != finding.rule)
+    )
+    others = tuple(one for one in diagnosis.findings if one is not finding)
+    cut = partition(evidence.recording, Diagnosis(others, hits), profile=profile)
+    return _regions(cut, evidence.recording.captured[-1])
+
+
+def _regions(plan: Plan, iteration: Iteration) -> Regions:
+    return tuple(_of(plan, iteration))
+
+
+def _of(plan: Plan, iteration: Iteration) -> Iterator[tuple[int, ...]]:
+    for planned in plan.regions:
+        operators = planned.ops_in(iteration.index)
+        if planned.region.worthwhile and operators:
+            yield operators
+
 
 WHOLE_NAME = "whole"
 _NOTHING_LEFT = "the whole step is captured, so that nothing is left to gain"

@@ -11,7 +11,7 @@ from torch import nn
 import graphdoctor
 from graphdoctor.captured import study
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.graphs.modules.gradients import Gradients
+from graphdoctor.graphs.modules.call_graphs import Gradients
 from tests.support.captured_models import on_device, rand
 from tests.support.emulated import device as device
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from graphdoctor.check.imports import Imports
+from graphdoctor.check.narrow import Imports
 from tests.support.checking import write
 
 FILES = {

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
-from graphdoctor.device.observe.kernels import python_body
+from graphdoctor.device.observe.dispatch import python_body
 from graphdoctor.device.observe.operators import facts_of
 from tests.support.emulated import Seen, captured, device
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.device.observe.made_anew import FromEntry, Made
 from graphdoctor.device.observe.storages import Geometry, StorageTable
+from graphdoctor.device.observe.tape import FromEntry, Made
 from tests.support.emulated import captured, device
 
 __all__ = ["device"]

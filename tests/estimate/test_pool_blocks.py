@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphdoctor.estimate.pool_blocks import Blocks, rounded
+from graphdoctor.estimate.graph_memory import Blocks, rounded
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -23,7 +23,7 @@ from graphdoctor.graphs.capture import (
 from graphdoctor.graphs.cause import Refusal, refusal_of
 from graphdoctor.graphs.generator import generator_state
 from graphdoctor.graphs.modules import graph_modules
-from graphdoctor.graphs.segments.captured import CapturedPart
+from graphdoctor.graphs.segments.graph import CapturedPart
 from graphdoctor.graphs.split.breakable import BreakableCapture
 from graphdoctor.graphs.split.python_changes import PythonChanges
 from graphdoctor.graphs.whole_step import capture_whole_step

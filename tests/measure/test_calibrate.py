@@ -12,9 +12,8 @@ from graphdoctor.cli import main
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.estimate.gpus import Figure, figures, load_profile
 from graphdoctor.measure.calibrate import calibrate, profile_text, work
-from graphdoctor.measure.calibrate.figures import KINDS
+from graphdoctor.measure.calibrate.figures import KINDS, burst_of, launch_bounds
 from graphdoctor.measure.calibrate.gpu import GpuMachine, apart_us, bursts_us, timed_us
-from graphdoctor.measure.calibrate.samples import burst_of, launch_bounds
 from graphdoctor.trace import Trace
 from graphdoctor.values.errors import CannotDoItHere, UsageError
 from tests.support.traces import TraceBuilder

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from graphdoctor.measure.gpu_state import GpuState, clock_note, gpu_state
+from graphdoctor.measure.wall_clock import GpuState, clock_note, gpu_state
 
 
 class NVMLError(Exception):

@@ -11,8 +11,8 @@ import pytest
 from graphdoctor.device.observe.meeting import Meeting
 from graphdoctor.estimate import estimate
 from graphdoctor.estimate.gpus import load_profile
-from graphdoctor.measure import rank_times
-from graphdoctor.measure.rank_times import _times, estimate_of_ranks
+from graphdoctor.measure import speed
+from graphdoctor.measure.speed import _times, estimate_of_ranks
 from graphdoctor.trace.explain.ranks import RankLane
 from tests.support.builders import iteration, op, tensor
 
@@ -96,10 +96,8 @@ def test_the_estimate_calls_measured_what_was_and_takes_a_graph_to_wait_for_nobo
     h200 = load_profile("h200")
     step = iteration([op("aten.relu.default", [tensor(1, 8)], [tensor(2, 8)])])
     traced = msgspec.structs.replace(estimate(step, h200), basis="measured", launches=100)
-    monkeypatch.setattr(
-        rank_times, "rank_lane", lambda trace: lane([(10, 80)], [(0, 20), (70, 100)])
-    )
-    monkeypatch.setattr(rank_times, "estimate_from_trace", lambda *args: traced)
+    monkeypatch.setattr(speed, "rank_lane", lambda trace: lane([(10, 80)], [(0, 20), (70, 100)]))
+    monkeypatch.setattr(speed, "estimate_from_trace", lambda *args: traced)
     trace: Any = None
     found = estimate_of_ranks(trace, 500.0, h200, steps=1, meeting=other)
     assert found is not None

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from graphdoctor.measure import wall_clock as measure_module
-from graphdoctor.measure.gpu_state import GpuState
 from graphdoctor.measure.wall_clock import (
     Blocks,
+    GpuState,
     MedianInterval,
     lower_rank,
     measure,

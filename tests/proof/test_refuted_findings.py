@@ -17,8 +17,7 @@ from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.partition import partition
 from graphdoctor.proof import regions
-from graphdoctor.proof.flagged import _region
-from graphdoctor.proof.stage import Captured, capture_and_verify
+from graphdoctor.proof.stage import Captured, _region, capture_and_verify
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
 from graphdoctor.rules import ALL_RULES

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphdoctor.target.state.dict_versions import version_function
-from graphdoctor.target.state.dict_writes import shared_counter
+from graphdoctor.target.state.dict_versions import shared_counter, version_function
 
 
 class _Names(TorchDispatchMode):

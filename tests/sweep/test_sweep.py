@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from graphdoctor.sweep import sweep_target
-from graphdoctor.sweep.rows import gain_end, row_of
+from graphdoctor.sweep.run import gain_end, row_of
 from graphdoctor.target import Inputs, Target, from_object, named_tensors
 from graphdoctor.target.inputs.rebatch import find_batch, rebatch, shapes_of
 from graphdoctor.values.errors import UsageError, UserCodeError

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from graphdoctor.target.state import dict_versions
-from graphdoctor.target.state.dict_versions import DictVersions, version_function
-from graphdoctor.target.state.dict_writes import shared_counter, write_counter
+from graphdoctor.target.state.dict_versions import (
+    DictVersions,
+    shared_counter,
+    version_function,
+    write_counter,
+)
 from tests.support.torch_versions import TELLS_DICT_WRITES
 
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphdoctor.target import Inputs
-from graphdoctor.target.inputs.fresh import Called, supply, to_inputs
-from graphdoctor.target.inputs.redraw import Redraw, tensors_of
+from graphdoctor.target.inputs.fresh import Called, Redraw, supply, tensors_of, to_inputs
 from graphdoctor.values.errors import UsageError, UserCodeError
 
 torch.set_num_threads(1)

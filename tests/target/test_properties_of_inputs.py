@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphdoctor.target import Inputs, from_object
-from graphdoctor.target.inputs.redraw import Redraw
+from graphdoctor.target.inputs.fresh import Redraw
 
 Holds = Callable[[torch.Tensor], bool]
 

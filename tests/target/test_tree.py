@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils import _pytree
 
 from graphdoctor.target import Inputs, from_object
-from graphdoctor.target.inputs.redraw import Redraw
+from graphdoctor.target.inputs.fresh import Redraw
 from graphdoctor.target.state.clone import clone_inputs
 from graphdoctor.target.state.tree import Tree, input_leaves, leaves, map_inputs, map_leaves
 

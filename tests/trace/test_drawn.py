@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from graphdoctor.trace import read_trace
-from graphdoctor.trace.explain import drawn
+from graphdoctor.trace.explain import trace_report
 from graphdoctor.trace.explain.trace_report import explain_trace
 from graphdoctor.values.trace import TraceReport
 from graphdoctor.values.trace_lanes import LaneEvent, TraceLanes
@@ -66,9 +66,9 @@ def test_only_as_many_steps_are_drawn_as_fit(
     path = builder.write(tmp_path / "t.json")
     whole = explained(path)[1]
     assert whole.is_all and len(whole.steps) >= 5
-    monkeypatch.setattr(drawn, "MOST_EVENTS", 25)
+    monkeypatch.setattr(trace_report, "MOST_EVENTS", 25)
     part = explained(path)[1]
     assert not part.is_all and len(part.device) == 20 and len(part.steps) == 2
-    monkeypatch.setattr(drawn, "MOST_EVENTS", 4)
+    monkeypatch.setattr(trace_report, "MOST_EVENTS", 4)
     less = explained(path)[1]
     assert not less.is_all and len(less.device) == 4 and len(less.gaps) <= 4

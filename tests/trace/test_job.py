@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from graphdoctor.reporters import trace_folder, trace_html
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import parsed, written
-from graphdoctor.trace.explain.job import in_full, shortened, summarize
+from graphdoctor.trace.explain.folder import in_full, shortened, summarize
 from graphdoctor.trace.explain.trace_report import explain_trace
 from graphdoctor.trace.read.file import read_trace
 from graphdoctor.values.compared_traces import FolderReport, Job, RankComparison, RankTime

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from graphdoctor.device.observe.collectives import finish_transfers
 from graphdoctor.device.observe.dispatch import is_unblocked_copy_to_host
 from graphdoctor.device.observe.fallback import run_operator
-from graphdoctor.device.observe.host_draws import HostDraws, draws_by_default
-from graphdoctor.device.observe.made_anew import FromEntry, Made, Results, each_source, sources
 from graphdoctor.device.observe.operators import (
     Call,
     OperatorFacts,
@@ -23,11 +22,158 @@ from graphdoctor.device.observe.operators import (
 )
 from graphdoctor.device.observe.storages import (
     Geometry,
+    StorageInfo,
     StorageTable,
+    is_default,
     is_plain,
     parts_of,
 )
 from graphdoctor.values.locations import Location
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A result that each replay makes anew, in memory of its own: where it lay in the run of the tape.
+
+    A graph's pool uses the memory of what nobody holds again; a tape that held it would hold every
+    intermediate value of a step. What is on the CPU in eager and on the device in a capture, as attention's
+    random seed and offset, can have no memory at all.
+    """
+
+    entry: int
+    position: int | None
+    info: StorageInfo
+    geometry: Geometry
+    is_on_device: bool
+
+    @property
+    def key(self) -> tuple[int, int | None]:
+        return self.entry, self.position
+
+    def of(self, result: Any) -> torch.Tensor:
+        """It in what the entry gave in a replay, laid out as it was then."""
+        tensor: torch.Tensor = result if self.position is None else result[self.position]
+        shape, stride = self.geometry.shape, self.geometry.stride
+        if tuple(tensor.shape) != shape:
+            raise RuntimeError(
+                f"a result has the shape {tuple(tensor.shape)}, and had {shape} in the capture"
+            )
+        if tensor.stride() == stride:
+            return tensor
+        return tensor.new_empty_strided(shape, stride).copy_(tensor)
+
+
+Results = dict[tuple[int, int | None], torch.Tensor]  # of a replay, by entry and position
+
+
+@dataclass(frozen=True, slots=True)
+class FromEntry:
+    """An argument that an earlier entry makes anew in each replay, or a part of it."""
+
+    made: Made
+    geometry: Geometry
+
+    def of(self, results: Results) -> torch.Tensor:
+        """The argument among a replay's results."""
+        tensor, then = results[self.made.key], self.made.geometry
+        if self.geometry == then:
+            return tensor
+        moved = int(tensor.storage_offset()) - then.offset
+        return self.geometry.of(tensor.untyped_storage(), moved=moved)
+
+
+def each_source(value: Any, make: Callable[[FromEntry], Any]) -> Any:
+    """The same argument, with what comes from other entries replaced."""
+    if isinstance(value, FromEntry):
+        return make(value)
+    if isinstance(value, (list, tuple)) and any(True for _ in sources(value)):
+        return type(value)(each_source(item, make) for item in value)
+    return value
+
+
+def sources(value: Any) -> Iterator[FromEntry]:
+    if isinstance(value, FromEntry):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from sources(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from sources(item)
+
+
+# A GPU's own generator is where it was in eager, whatever the host has drawn meanwhile.
+
+
+@dataclass(frozen=True, slots=True)
+class StateRead:
+    """The generator's state, read for the so-many-th time."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateSet:
+    """The generator goes back to the state that was read then."""
+
+    number: int
+
+
+class HostDraws:
+    """Draws, and looks at the generator's state, by how many `entries` of a tape came before."""
+
+    def __init__(self, entries: Sized) -> None:
+        self._entries = entries
+        self._draws: dict[int, list[Call | StateRead | StateSet]] = {}
+        self._states_read: list[bytes] = []
+        self._states: dict[int, torch.Tensor] = {}  # of the replay that runs
+
+    def add(self, draw: Call | StateRead | StateSet) -> None:
+        self._draws.setdefault(len(self._entries), []).append(draw)
+
+    def read_state(self, state: torch.Tensor) -> None:
+        """Keep that the generator's state was read: it is another one in each replay."""
+        self.add(StateRead(len(self._states_read)))
+        self._states_read.append(bytes(state.numpy()))
+
+    def set_state(self, state: torch.Tensor) -> None:
+        """Keep that the generator went back to a state that was read since the capture began.
+
+        So a GPU does it too: kernels count their random numbers from where the replay begins
+        (measured on NVIDIA H200, torch 2.11.0, 2026-11-22).
+        """
+        contents = bytes(state.numpy())
+        if contents in self._states_read:
+            self.add(StateSet(self._states_read.index(contents)))
+
+    def begin(self) -> None:
+        """A replay begins."""
+        self._states.clear()
+
+    def again(self, place: int) -> None:
+        """Do again what came before the entry of this place."""
+        for draw in self._draws.get(place, ()):
+            if isinstance(draw, StateRead):
+                self._states[draw.number] = torch.default_generator.get_state()
+            elif isinstance(draw, StateSet):
+                torch.default_generator.set_state(self._states[draw.number])
+            else:
+                # What a draw may write into: the host's own tensors stay as they are.
+                given = tree_map_only(torch.Tensor, torch.clone, (draw.args, draw.kwargs))
+                run_operator(Call(draw.func, draw.facts, *given))
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Those that are drawn into, or by."""
+        for draw in (draw for draws in self._draws.values() for draw in draws):
+            if isinstance(draw, Call):
+                yield from draw.inputs
+
+
+def draws_by_default(call: Call) -> bool:
+    """Whether a call draws from the default generator."""
+    generator = call.kwargs.get("generator")
+    return call.facts.is_random and (generator is None or is_default(generator))
+
 
 _RESIZE = OperatorFacts(
     name="storage.resize_", base_name="resize_", tags=(), written_args=(), written_kwargs=(),

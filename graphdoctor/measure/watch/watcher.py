@@ -2,34 +2,272 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Literal
+from weakref import ref
 
 import torch
 
 import graphdoctor
 from graphdoctor.device.processes.launched import rank_and_count
-from graphdoctor.measure.watch.compiled import CompileCounts, ModelCounts
-from graphdoctor.measure.watch.eager_counts import AllocatorCounts, WaitCounts
+from graphdoctor.measure.watch.compiled import CompileCounts, Growing, ModelCounts
 from graphdoctor.measure.watch.gate import Gate
-from graphdoctor.measure.watch.graph_counts import GraphCounts
 from graphdoctor.measure.watch.profiler import Profiler, prepare_environment
+from graphdoctor.measure.watch.replaced import replaced
 from graphdoctor.measure.watch.sampling import DutyCycle, Windows
-from graphdoctor.measure.watch.signals import SharedSignals
+from graphdoctor.target.frames import locate
 from graphdoctor.target.program.launch import Program, run_program
+from graphdoctor.values.locations import Location
 from graphdoctor.values.watched import (
     WATCH_SCHEMA_VERSION,
     Device,
     State,
     WatchCost,
+    WatchedAllocator,
+    WatchedGraphs,
     WatchReport,
 )
+
+
+class SharedSignals:
+    """Calls ours, then the program's handler, which it may set and ask for as ever.
+
+    `listeners`: what to call, by the signal's number. Where the program has no handler, a signal
+    whose default ends the process (`ends`) ends it as if nobody had listened.
+    """
+
+    def __init__(
+        self, listeners: dict[int, Callable[[], None]], ends: frozenset[int] = frozenset()
+    ) -> None:
+        self._listeners = listeners
+        self._ends = ends
+        self._theirs: dict[int, Any] = {}
+        self._set, self._get = signal.signal, signal.getsignal
+        self._is_on = False
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Listen while the block runs; only the main thread can."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        for number in self._listeners:
+            theirs = self._get(number)
+            if theirs is not None:  # else a handler that is not Python's has it
+                self._theirs[number] = theirs
+                self._set(number, self._arrived)
+        signal.signal, signal.getsignal = self._signal, self._getsignal  # type: ignore[assignment]
+        self._is_on = True
+        try:
+            yield
+        finally:
+            self.off()
+
+    def off(self) -> None:
+        """Give the signals back; also in a child of a fork."""
+        if not self._is_on:
+            return
+        self._is_on = False
+        signal.signal, signal.getsignal = self._set, self._get
+        for number, theirs in self._theirs.items():
+            if self._get(number) == self._arrived:
+                self._set(number, theirs)
+
+    def _signal(self, number: int, handler: Any) -> Any:
+        """In the place of signal.signal."""
+        if not self._is_on or number not in self._theirs:
+            return self._set(number, handler)
+        if not callable(handler) and handler not in (signal.SIG_DFL, signal.SIG_IGN):
+            return self._set(number, handler)  # which says what is wrong with it
+        if threading.current_thread() is not threading.main_thread():
+            return self._set(number, handler)  # which says that this thread may not
+        before, self._theirs[number] = self._theirs[number], handler
+        self._set(number, self._arrived)
+        return before
+
+    def _getsignal(self, number: int) -> Any:
+        """In the place of signal.getsignal."""
+        return self._theirs[number] if self._is_on and number in self._theirs else self._get(number)
+
+    def _arrived(self, number: int, frame: Any) -> None:
+        theirs = self._theirs[number]
+        ends = number in self._ends
+        if not ends or theirs == signal.SIG_DFL:
+            self._listeners[number]()
+        if callable(theirs):
+            theirs(number, frame)
+        elif ends and theirs == signal.SIG_DFL:
+            self._set(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+
+_CAPTURING = "it captured a CUDA graph"
+_FEW = 2  # replays of a line's graphs after which another capture there is one again
+
+
+@dataclass(slots=True)
+class _Line:
+    """The graphs that one line captured. `replays += 1` needs no lock: no other thread runs within it."""
+
+    location: Location | None
+    captures: int = 0
+    again: int = 0
+    replays: int = 0
+    last_capture_s: float = 0.0
+    alive: dict[int, Any] = field(default_factory=dict)
+
+
+class GraphCounts:
+    """Counts calls of a graph type's methods while `on`. Windows stay closed during captures."""
+
+    def __init__(self, gate: Gate, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._gate = gate
+        self._clock = clock
+        self._start_s = clock()
+        self._lines: dict[Location | None, _Line] = {}
+        self._of: dict[int, _Line] = {}  # by the identity of a graph
+        self.before_first: Callable[[], None] = lambda: None
+
+    def read(self) -> tuple[WatchedGraphs, ...]:
+        """The lines, those first whose graphs are replayed most."""
+        lines = sorted(list(self._lines.values()), key=lambda line: (-line.replays, -line.captures))
+        return tuple(
+            WatchedGraphs(
+                each.location, each.captures, each.again, len(each.alive), each.replays,
+                each.last_capture_s,
+            )
+            for each in lines
+        )  # fmt: skip
+
+    def on(self, graph_type: Any) -> AbstractContextManager[None]:
+        """Count while the block runs."""
+        return replaced(
+            graph_type,
+            {
+                "capture_begin": self._begins(graph_type.capture_begin),
+                "capture_end": self._ends(graph_type.capture_end),
+                "replay": self._replays(graph_type.replay),
+            },
+        )
+
+    def _begins(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._lines:
+                self.before_first()
+            self._gate.hold(id(graph), _CAPTURING)
+            try:
+                begun = method(graph, *args, **kwargs)
+            except BaseException:
+                self._gate.release(id(graph))
+                raise
+            self._note(graph, locate(2).location)
+            return begun
+
+        return capture_begin
+
+    def _ends(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(graph, *args, **kwargs)
+            finally:
+                self._gate.release(id(graph))
+
+        return capture_end
+
+    def _replays(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        of = self._of
+
+        @functools.wraps(method)
+        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            line = of.get(id(graph))
+            if line is None:
+                line = self._note(graph, None, is_capture=False)
+            line.replays += 1
+            return method(graph, *args, **kwargs)
+
+        return replay
+
+    def _note(self, graph: Any, location: Location | None, *, is_capture: bool = True) -> _Line:
+        line = self._lines.setdefault(location, _Line(location))
+        key = id(graph)
+        before = self._of.get(key)
+        if is_capture:
+            line.captures += 1
+            line.again += line.replays >= _FEW
+            line.last_capture_s = self._clock() - self._start_s
+        if before is not None and before is not line:
+            before.alive.pop(key, None)
+        self._of[key] = line
+        line.alive[key] = ref(graph, functools.partial(self._forget, key))
+        return line
+
+    def _forget(self, key: int, dead: object) -> None:
+        line = self._of.get(key)
+        if line is not None and line.alive.get(key) is dead:
+            del line.alive[key], self._of[key]
+
+
+_STATS = ("allocation.all.allocated", "num_device_alloc", "num_alloc_retries")
+
+
+class AllocatorCounts:
+    """Reads what CUDA's caching allocator counts anyway; the program may set it back to 0."""
+
+    def __init__(self) -> None:
+        self._sums = {name: Growing() for name in _STATS}  # each by device
+
+    def read(self) -> WatchedAllocator | None:
+        """None where another allocator is in its place: a pluggable one refuses, cudaMallocAsync's says 0."""
+        if torch.cuda.is_initialized():
+            if torch.cuda.get_allocator_backend() != "native":
+                return None
+            stats = [torch.cuda.memory_stats(number) for number in range(torch.cuda.device_count())]
+            for name, sums in self._sums.items():
+                sums.read({number: each.get(name, 0) for number, each in enumerate(stats)})
+        return WatchedAllocator(*(sums.sums.total() for sums in self._sums.values()))
+
+
+class WaitCounts:
+    """Counts calls that wait for the device and are Python's, while `on`."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        cuda = torch.cuda
+        with ExitStack() as stack:
+            for owner, path in (
+                (cuda, "torch.cuda"), (cuda.Stream, "Stream"), (cuda.Event, "Event")
+            ):  # fmt: skip
+                ours = self._counting(owner.synchronize, f"{path}.synchronize()")
+                stack.enter_context(replaced(owner, {"synchronize": ours}))
+            yield
+
+    def read(self) -> dict[str, int]:
+        return dict(sorted(list(self.counts.items()), key=lambda item: -item[1]))
+
+    def _counting(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
+        counts = self.counts
+
+        @functools.wraps(method)
+        def synchronize(*args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            return method(*args, **kwargs)
+
+        return synchronize
+
 
 Asked = Literal["report", "terminated", "stop", "started"]
 Tell = Callable[

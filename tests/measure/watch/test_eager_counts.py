@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graphdoctor.measure.watch.eager_counts import AllocatorCounts, WaitCounts
+from graphdoctor.measure.watch.watcher import AllocatorCounts, WaitCounts
 from graphdoctor.values.watched import WatchedAllocator
 
 

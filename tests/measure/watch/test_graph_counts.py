@@ -12,7 +12,7 @@ import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.measure.watch.gate import Gate
-from graphdoctor.measure.watch.graph_counts import GraphCounts
+from graphdoctor.measure.watch.watcher import GraphCounts
 
 
 class Graph:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from graphdoctor.measure.watch.signals import SharedSignals
+from graphdoctor.measure.watch.watcher import SharedSignals
 
 USR1, TERM = signal.SIGUSR1, signal.SIGTERM
 
@@ -103,7 +103,7 @@ def test_other_signals_and_wrong_handlers_are_python_s_matter(shared: SharedSign
 def test_a_program_that_is_ended_has_python_s_exit_status_after_a_last_word() -> None:
     code = """
 import os, signal, time
-from graphdoctor.measure.watch.signals import SharedSignals
+from graphdoctor.measure.watch.watcher import SharedSignals
 with SharedSignals({signal.SIGTERM: lambda: print("last word", flush=True)},
                    frozenset({signal.SIGTERM})).on():
     os.kill(os.getpid(), signal.SIGTERM)
