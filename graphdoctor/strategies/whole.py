@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
+
+import torch
+
 from graphdoctor.estimate import Regions
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint
@@ -11,6 +17,9 @@ from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
 from graphdoctor.target import Inputs
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import in_place, with_place
+from graphdoctor.values.recording import TensorUse
+
+_PATH = re.compile(r"inputs\[(?P<place>\d+)\]|inputs\.(?P<name>\w+)")
 
 _INFERENCE = """\
 static_input = example.clone()  # in evaluation mode, on the GPU
@@ -95,8 +104,55 @@ class Whole(Strategy):
 
     def code(self, known: Known) -> str:
         if known.mode == "inference":
-            return _INFERENCE
+            return _inference(known)
         return _TRAINING.format(warm_ups=warm_ups_for(known.roots))
+
+
+def _inference(known: Known) -> str:
+    """The call that was verified: every tensor has a static one of its parameter's name, all else is as given."""
+    model = known.roots.get("model")
+    given = [(_PATH.fullmatch(leaf.path), leaf.value) for leaf in known.iteration.inputs]
+    is_plain = all(
+        path and (isinstance(value, TensorUse) or _is_literal(value)) for path, value in given
+    )
+    if not isinstance(model, torch.nn.Module) or not is_plain or _paths(known) == ["inputs[0]"]:
+        return _INFERENCE
+    parameters = list(inspect.signature(model.forward).parameters)
+    names: list[str] = []
+    arguments: list[str] = []
+    for path, value in given:
+        assert path is not None
+        place, keyword = path["place"], path["name"] or ""
+        is_listed = place is not None and int(place) < len(parameters)
+        name = keyword or (parameters[int(place)] if is_listed else f"input_{place}")
+        prefix = f"{name}=" if keyword else ""
+        if isinstance(value, TensorUse):
+            names.append(name)
+        arguments.append(
+            f"{prefix}static_{name}" if isinstance(value, TensorUse) else f"{prefix}{value}"
+        )
+    call = f"model({', '.join(arguments)})"
+    clones = "\n".join(f"static_{name} = {name}.clone()" for name in names)
+    copies = "\n".join(f"    static_{name}.copy_({name})" for name in names)
+    return (
+        _INFERENCE.replace("static_input = example.clone()", clones)
+        .replace("model(static_input)", call)
+        .replace("    static_input.copy_(data)  # same shape and dtype as the example", copies)
+        .replace("fast(data)", f"fast({', '.join(names)})")
+    )
+
+
+def _paths(known: Known) -> list[str]:
+    return [leaf.path for leaf in known.iteration.inputs]
+
+
+def _is_literal(text: str) -> bool:
+    """Whether Python reads it back as the value that it shows."""
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return False
+    return True
 
 
 def _reason(finding: Finding) -> str:

@@ -140,3 +140,26 @@ def test_the_code_works_when_it_is_pasted(subject: object) -> None:
 def test_on_a_real_device_too(subject: object) -> None:
     with tried(subject, choice="cuda") as found:  # type: ignore[arg-type]
         assert found.verdict(WHOLE).status == "verified"
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x: torch.Tensor, targets: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return (x - targets) * scale
+
+
+def scaled_difference() -> object:
+    x, targets = torch.randn(2, 8, device="cuda"), torch.randn(2, 8, device="cuda")
+    return Scaled(), ((x,), {"targets": targets, "scale": 0.5})
+
+
+def test_the_code_is_the_call_that_was_verified() -> None:
+    with tried(scaled_difference) as found:
+        code = WHOLE.code(found.known)
+        assert "static_output = model(static_x, targets=static_targets, scale=0.5)" in code
+        assert "def fast(x, targets):" in code
+        first, second = found.session.batches[:2]
+        names = {"torch": torch, "model": found.session.target.roots["model"]}
+        names |= {"x": first.args[0].clone(), "targets": first.kwargs["targets"].clone()}  # type: ignore[attr-defined]
+        exec(code, names)
+        x, targets = second.args[0], second.kwargs["targets"]
+        assert torch.equal(names["fast"](x, targets), (x - targets) * 0.5)  # type: ignore[operator]
