@@ -66,7 +66,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
     ends = cut_short(recording)
     without = () if has_values else (_NO_VALUES, *ends)
     stopped = stopped_state(recording, found)
-    doubts = doubts_of(session.target, recording)
+    doubts = doubts_of(recording)
     verdict, reason = judge(
         findings,
         results.regions,

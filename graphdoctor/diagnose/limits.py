@@ -14,12 +14,11 @@ from graphdoctor.values.locations import Location, bracketed, file_line
 from graphdoctor.values.recording import Iteration, Recording
 
 
-def doubts_of(target: Target, recording: Recording) -> tuple[str, ...]:
+def doubts_of(recording: Recording) -> tuple[str, ...]:
     """Why a replay that was verified here may still differ from eager elsewhere, or later."""
     return (
         *_fallbacks(recording),
         *raises_later(recording),
-        *_rebound(target, recording),
     )
 
 
@@ -49,17 +48,6 @@ def _fallbacks(recording: Recording) -> Iterator[str]:
                 seen.setdefault(op.fallback, op.location)
     for reason, place in seen.items():
         yield f"{reason}{bracketed(place)}"
-
-
-def _rebound(target: Target, recording: Recording) -> Iterator[str]:
-    """State that the step reads, and that other code replaces between the steps."""
-    read = {external.name for iteration in recording.captured for external in iteration.externals}
-    for path in target.rebound:
-        if path in read:
-            yield (
-                f"The program puts another tensor into {path} between its steps, while a replay reads"
-                " the one that was there when it was captured: copy into it with copy_() instead."
-            )
 
 
 def _parting(target: Target) -> Iterator[str]:

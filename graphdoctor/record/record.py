@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from graphdoctor.record.iteration import Look, observe
 from graphdoctor.record.later.later_events import with_later_steps
 from graphdoctor.record.session import Session
 from graphdoctor.values.errors import RaisesLater, UserCodeError
-from graphdoctor.values.host_events import GraphReplay
+from graphdoctor.values.host_events import GraphReplay, ReplacedBetweenSteps
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import Iteration, OptimizerInfo, Recording
 
@@ -39,7 +39,10 @@ def record(
         mode=session.target.mode,
         eager=eager,
         captured=captured,
-        host=tuple(with_later_steps(seen_of_host(session, captured), session, captured)),
+        host=(
+            *with_later_steps(seen_of_host(session, captured), session, captured),
+            *_replaced(session.target.rebound, captured),
+        ),
         optimizers=tuple(_optimizers(session)),
         limits=(
             *session.start.limits,
@@ -65,6 +68,17 @@ def _both_ways(
     if not session.device.meeting.everywhere(not session.device.was_asked):  # in a later iteration
         return run(capturing=False, look=look), captured
     return tuple(msgspec.structs.replace(one, capturing=False) for one in captured), captured
+
+
+def _replaced(
+    paths: Sequence[str], captured: Sequence[Iteration]
+) -> Iterator[ReplacedBetweenSteps]:
+    """Where the step first reads each tensor that the program replaces between its steps."""
+    for iteration in captured[:1]:
+        storages = {one.storage: one.name for one in iteration.externals if one.name in paths}
+        for index, op in enumerate(iteration.ops):
+            for name in [storages.pop(u.storage) for u in op.inputs if u.storage in storages]:
+                yield ReplacedBetweenSteps(name, index, op.location, op.stack)
 
 
 def _unseen(captured: tuple[Iteration, ...]) -> Iterator[str]:

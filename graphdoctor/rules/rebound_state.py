@@ -10,9 +10,11 @@ from msgspec import structs
 from graphdoctor.rules.causes.differences import Found, differences
 from graphdoctor.rules.causes.rebinding import Rebinding, rebinding_of
 from graphdoctor.rules.causes.source import data_assigned_near
+from graphdoctor.rules.causes.sources import host_hits
 from graphdoctor.rules.causes.words import operator_words, place_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.figures import shortened
+from graphdoctor.values.host_events import ReplacedBetweenSteps
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op, Recording
 
@@ -42,6 +44,14 @@ class ReboundState(RecordingRule):
         for found in differences(recording):
             if found.difference.kind == "rebound":
                 yield _hit(found, recording)
+        yield from host_hits(
+            recording,
+            ReplacedBetweenSteps,
+            lambda event: (
+                f"The program puts another tensor into {event.name} between its steps. A replay reads the tensor"
+                " that was there at capture."
+            ),
+        )
 
     @staticmethod
     def bad() -> object:

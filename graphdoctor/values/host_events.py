@@ -166,6 +166,10 @@ class ItemTaken(PythonEvent, frozen=True, tag="running-iterator"):
     """An iterator or a queue that outlives the step gave its next item."""
 
 
+class ReplacedBetweenSteps(PythonEvent, frozen=True, tag="replaced-between-steps"):
+    """The program puts another tensor into the state of this path between its steps; the step reads it here."""
+
+
 class OutsideQuery(PythonEvent, frozen=True, tag="outside"):
     """The step read a file, a socket, a process or an environment variable."""
 
@@ -199,8 +203,8 @@ if TYPE_CHECKING:
     AnyPythonEvent = PythonEvent
 else:  # for msgspec, which decodes a union by its tags
     AnyPythonEvent = Union[  # noqa: UP007
-        RandomDraw, ClockRead, PythonStateChanged, ItemTaken, OutsideQuery, WorkForThread, DiffersByState,
-        DiffersByClock, LaterStepRaises,
+        RandomDraw, ClockRead, PythonStateChanged, ItemTaken, ReplacedBetweenSteps, OutsideQuery,
+        WorkForThread, DiffersByState, DiffersByClock, LaterStepRaises,
     ]  # fmt: skip
     AnyEvent = Union[  # noqa: UP007
         Sync, Query, TensorRepr, GraphReplay, Barrier, ObjectsExchanged, PinnedAllocation,

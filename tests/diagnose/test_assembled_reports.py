@@ -25,7 +25,7 @@ from graphdoctor.values.errors import RaisesInCapture
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.host_events import CutShort
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import External, Recording
+from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import Report
 from tests.diagnose.test_diagnose import iteration, op, recording
 from tests.support.checking import finding
@@ -45,7 +45,7 @@ def assembled(
     **target: Any,
 ) -> Report:
     """The report of a hand-written recording."""
-    given = {"file": "net.py", "rebound": (), "parting_inputs": (), "parting_place": "", **target}
+    given = {"file": "net.py", "parting_inputs": (), "parting_place": "", **target}
     device = SimpleNamespace(kind="emulated", has_values=has_values)
     session = SimpleNamespace(
         device=device,
@@ -77,17 +77,6 @@ def test_where_the_emulation_may_differ_from_a_gpu_is_said_once_with_its_first_p
     assert report.limits == (
         "aten.odd ran on the CPU (net.py:4)", "aten.rare is not known", "a limit",
     )  # fmt: skip
-
-
-def test_a_tensor_that_the_program_replaces_is_told_where_the_step_reads_it() -> None:
-    read = External(1, "state", "net.scale", "cuda:0")
-    ran = recording(iteration(0, (), externals=[read]))
-    assert assembled(ran).verdict == "safe"
-    assert assembled(ran, rebound=("net.other",)).verdict == "safe"
-    report = assembled(ran, rebound=("net.scale",))
-    assert report.verdict == "unknown"
-    (said,) = report.limits
-    assert said.startswith("The program puts another tensor into net.scale between its steps")
 
 
 def test_of_inputs_by_which_the_step_parts_nothing_is_said_but_for_the_values_as_given() -> None:

@@ -118,3 +118,23 @@ for episode in range(7):
 """
     (step,) = ran(tmp_path, body).report.steps
     assert step.report is not None, step.reason
+
+
+def test_a_tensor_that_the_program_replaces_between_steps_is_a_finding_where_it_is_read(
+    tmp_path: Path,
+) -> None:
+    body = """\
+for i in range(10):
+    model.scale = torch.full((4,), 1.0 + i, device="cuda")
+    x = torch.randn(2, 4, device="cuda")
+    loss = (model(x) * model.scale).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    del loss
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.report is not None and step.report.verdict != "unknown"
+    (found,) = (one for one in step.report.findings if one.rule == "GD205")
+    assert found.location is not None and found.location.line == 9
+    assert "model.scale" in found.message
