@@ -1,4 +1,4 @@
-"""A description -> the target: its step, mode, inputs and roots, with notes on what was chosen."""
+"""Build a target from its description: the step, its mode, inputs and roots, and notes on what was chosen."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import get_args
 
 import torch
 
-from graphdoctor.target import steps
 from graphdoctor.target.description import Description
 from graphdoctor.target.inputs.fresh import Supply, supply
 from graphdoctor.target.roots import hooks_of_all, roots_among, roots_of, trains
+from graphdoctor.target.state.tree import leaves
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import needed_arguments, user_code
@@ -21,6 +21,13 @@ from graphdoctor.values.report import Mode
 from graphdoctor.values.spelling import meant
 
 Step = Callable[..., object]
+
+_LEARNING_RATE = 0.01
+_INFERENCE_NOTE = "the step is the module's forward under torch.no_grad()"
+_TRAINING_NOTE = (
+    "no training step was given, so one was made: loss = sum of all floating outputs, "
+    f"optimizer = SGD(lr={_LEARNING_RATE})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +111,12 @@ def _step_of(
     model: torch.nn.Module, origin: Origin, mode: Mode, *, is_ours: bool
 ) -> tuple[Step, dict[str, object], tuple[str, ...]]:
     if mode == "inference":
-        return steps.inference_step(model), {"model": model}, _inference_notes(model, is_ours)
+        return _inference_step(model), {"model": model}, _inference_notes(model, is_ours)
     model.train()
     if origin.train_step is None:
-        optimizer = steps.optimizer_for(model)
-        step = steps.training_step(model, optimizer)
-        return step, {"model": model, "optimizer": optimizer}, (steps.TRAINING_NOTE,)
+        optimizer = _optimizer_for(model)
+        step = _training_step(model, optimizer)
+        return step, {"model": model, "optimizer": optimizer}, (_TRAINING_NOTE,)
     if origin.get_optimizer is None:
         bound = partial(origin.train_step, model)
         return bound, {"model": model, **roots_of(bound)}, ("the step is train_step()",)
@@ -122,12 +129,12 @@ def _step_of(
 
 def _inference_notes(model: torch.nn.Module, is_ours: bool) -> tuple[str, ...]:
     if not model.training:
-        return (steps.INFERENCE_NOTE,)
+        return (_INFERENCE_NOTE,)
     if is_ours:
         model.eval()
-        return (steps.INFERENCE_NOTE, "the module was put into evaluation mode")
+        return (_INFERENCE_NOTE, "the module was put into evaluation mode")
     return (
-        steps.INFERENCE_NOTE,
+        _INFERENCE_NOTE,
         "the module is in training mode and was left in it; call .eval() for what runs in service",
     )
 
@@ -196,3 +203,54 @@ def _without_repeats(roots: Mapping[str, object]) -> dict[str, object]:
     for name, root in roots.items():
         seen.setdefault(id(root), name)
     return {name: root for name, root in roots.items() if seen[id(root)] == name}
+
+
+def _inference_step(model: torch.nn.Module) -> Step:
+    """The module's forward, without gradients."""
+
+    def step(*args: object, **kwargs: object) -> object:
+        with torch.no_grad():
+            return model(*args, **kwargs)
+
+    return step
+
+
+def _optimizer_for(model: torch.nn.Module) -> torch.optim.Optimizer:
+    """SGD over what can be trained; a module with nothing to train is a `UsageError`."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trained:
+        raise UsageError(
+            f"{type(model).__name__} has no parameter that requires a gradient, so it cannot be "
+            f"trained; use --mode inference"
+        )
+    return torch.optim.SGD(trained, lr=_LEARNING_RATE)
+
+
+def _training_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+    """Forward, the sum of all floating outputs as the loss, backward, optimizer step."""
+
+    def step(*args: object, **kwargs: object) -> object:
+        optimizer.zero_grad(set_to_none=True)
+        loss = _loss_of(model(*args, **kwargs))
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def _loss_of(output: object) -> torch.Tensor:
+    terms = [
+        leaf.float().sum()
+        for leaf in leaves(output, "output").values()
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.requires_grad
+    ]
+    if not terms:
+        raise UsageError(
+            "the module has no floating output with a gradient to train on; use --mode inference, "
+            "or describe the training step with graphdoctor_target()"
+        )
+    loss = terms[0]
+    for term in terms[1:]:
+        loss = loss + term
+    return loss

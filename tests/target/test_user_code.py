@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from graphdoctor.target.resolve import import_module, run_file
 from graphdoctor.target.user_code import user_code
-from graphdoctor.target.workspace import import_module, run_file
 from graphdoctor.values.errors import UserCodeError
 
 

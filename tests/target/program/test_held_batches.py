@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from graphdoctor.target.program.held_batches import differing_places
+from graphdoctor.target.program.loop_step import differing_places
 from tests.support.programs import NEVER, run
 
 # As Lightning does it: the step is `optimizer.step(closure)`, and the closure reaches its batch through a partial.

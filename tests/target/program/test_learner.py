@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from graphdoctor.target.program.events import Event, make_event, places
-from graphdoctor.target.program.learner import numbers_of_graph, used
+from graphdoctor.target.program.watch import numbers_of_graph, used
 from tests.support.programs import run
 
 # As CleanRL and LeanRL write it: it acts with gradients, several times between two training steps.
