@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -72,6 +74,8 @@ def capture(
     Raises `UsageError` for what is no module or was captured or compiled before, and
     `UserCodeError` where the model itself fails.
     """
+    if not _has_device():
+        _warn_without_gpu()
     if not isinstance(model, torch.nn.Module) and callable(model):
         return _captured_step(model, state, max_graphs, is_called=bool(inputs or kwargs))
     max_graphs = 1 if max_graphs is None else max_graphs
@@ -246,6 +250,15 @@ def _plan_without_gpu(model: torch.nn.Module, inputs: Inputs) -> CapturePlan:
         return CapturePlan("eager", obstacles=(_NO_GPU, f"an emulated GPU could not tell: {error}"))
     says = f"an emulated GPU says {report.verdict}: {report.reason}"
     return CapturePlan("eager", launches=0, obstacles=(_NO_GPU, says), memory=report.memory)
+
+
+@cache
+def _warn_without_gpu() -> None:
+    """Once in a process, at the line that called `capture`."""
+    warnings.warn(
+        "graphdoctor.capture() changes nothing here, since torch finds no GPU: everything runs eagerly.",
+        stacklevel=3,
+    )
 
 
 def _has_device() -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
 import graphdoctor
+from graphdoctor.captured import entry
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.calls.tally import kept_tallies
 from tests.support.captured_models import on_device, rand
@@ -118,3 +120,19 @@ def test_accumulated_gradients_are_equal_where_the_graph_reuses_memory() -> None
         expected.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     for eager, graphed in zip(*expected, strict=True):
         torch.testing.assert_close(graphed, eager)
+
+
+def test_without_a_gpu_capture_says_once_that_it_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    entry._warn_without_gpu.cache_clear()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        graphdoctor.capture(nn.Linear(2, 2))
+        graphdoctor.capture(lambda x: x + 1)
+
+    (warning,) = [each for each in caught if "graphdoctor.capture()" in str(each.message)]
+    assert "changes nothing here" in str(warning.message)
+    assert warning.filename == __file__
