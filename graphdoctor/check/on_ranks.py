@@ -58,7 +58,10 @@ def _of_ranks(job: Job, *, time_limit_s: float, begun_s: float | None) -> Report
             together=True,
             begun_s=begun_s,
         )
-    results = [_result(ended) for ended in ranks]
+    results = [
+        None if ended.result is None else msgspec.json.decode(ended.result, type=Result)
+        for ended in ranks
+    ]
     reports = [_report(rank, result) for rank, result in enumerate(results)]
     found = [report for report in reports if report is not None]
     return merged(found) if len(found) == job.ranks else _fault(job, ranks, results)
@@ -108,10 +111,6 @@ def _meeting_place() -> Iterator[int]:
             f"the ranks have nowhere to meet, since nothing can be reached at {_HERE}: {reason}"
         ) from error
     yield store.port
-
-
-def _result(ended: Ended) -> Result | None:
-    return None if ended.result is None else msgspec.json.decode(ended.result, type=Result)
 
 
 def _report(rank: int, result: Result | None) -> Report | None:

@@ -46,7 +46,11 @@ class RelativePaths:
 
 def is_inside(path: str) -> bool:
     """Whether a path, as `RelativePaths` writes it, is a file of the project itself."""
-    return bool(path) and not path.startswith((LIBRARIES, PYTHON, "<", "../")) and not _is_far(path)
+    return (
+        bool(path)
+        and not path.startswith((LIBRARIES, PYTHON, "<", "../"))
+        and not (os.path.isabs(path) or (len(path) > 1 and path[1] == ":"))
+    )
 
 
 def nearest_place(finding: Finding, *, otherwise: str) -> Location:
@@ -54,10 +58,6 @@ def nearest_place(finding: Finding, *, otherwise: str) -> Location:
     frames = ([finding.location] if finding.location is not None else []) + [*finding.stack]
     inside = (frame for frame in frames if is_inside(frame.file))
     return next(inside, Location(otherwise, 1))
-
-
-def _is_far(path: str) -> bool:
-    return os.path.isabs(path) or (len(path) > 1 and path[1] == ":")
 
 
 def _prefixes(root: Path, named: Path) -> list[tuple[re.Pattern[str], str]]:

@@ -42,20 +42,16 @@ def _marked(
     findings: tuple[Finding, ...], project: Project, relative: RelativePaths, own: str
 ) -> Iterator[Finding]:
     for finding in findings:
-        path = _path(finding, relative) or own
+        # The nearest frame in the project, relative to it.
+        frames = (finding.location, *finding.stack)
+        paths = (relative.text(frame.file) for frame in frames if frame is not None)
+        path = next(filter(is_inside, paths), "") or own
         setting = project.settings.left_out_by(finding, path)
         if setting and finding.suppressed is None:
             reason = Suppression(f"left out by `{setting}` in the settings")
             yield msgspec.structs.replace(finding, suppressed=reason)
         else:
             yield finding
-
-
-def _path(finding: Finding, relative: RelativePaths) -> str:
-    """Of the nearest frame in the project, relative to it; "" without one."""
-    frames = (finding.location, *finding.stack)
-    paths = (relative.text(frame.file) for frame in frames if frame is not None)
-    return next(filter(is_inside, paths), "")
 
 
 def unused_comments(results: Iterable[object]) -> list[str]:

@@ -75,7 +75,9 @@ def find_steps(trace: Trace, device: int, *, only: int | None = None) -> Steps:
         return Steps("repeating launches", _judged(trace, repeated))
     window = whole_span(trace, device)
     count = len(events_of(trace, device))
-    return Steps("whole span", (Step("whole span", window, _host_of_all(trace), count),))
+    calls = trace.calls
+    host = (int(calls.start_ns.min()), int(calls.end_ns.max())) if len(calls) else (0, 0)
+    return Steps("whole span", (Step("whole span", window, host, count),))
 
 
 def _marks(trace: Trace) -> list[tuple[int, str, Window]]:
@@ -186,11 +188,6 @@ def _repeated(trace: Trace, device: int) -> list[Step]:
         Step(f"repetition {place}", window, (launched[place], ends[place]), length)
         for place, window in enumerate(windows)
     ]
-
-
-def _host_of_all(trace: Trace) -> Window:
-    calls = trace.calls
-    return (int(calls.start_ns.min()), int(calls.end_ns.max())) if len(calls) else (0, 0)
 
 
 def _judged(trace: Trace, steps: list[Step]) -> tuple[Step, ...]:

@@ -53,15 +53,13 @@ class Dependencies(msgspec.Struct, frozen=True):
 
     def are_as_before(self, files: Files) -> bool:
         """Whether an analysis would read the same again."""
+        names = os.environ if self.has_all_variables else [one.name for one in self.variables]
         return (
-            self.variables == _variables(self._names(), os.environ)
+            self.variables == _variables(names, os.environ)
             and all(map(files.is_as, self.files))
             and all(_folder(files.absolute(one.path), one.looked_for, files) == one
                     for one in self.folders)
         )  # fmt: skip
-
-    def _names(self) -> Iterable[str]:
-        return os.environ if self.has_all_variables else (one.name for one in self.variables)
 
 
 class CannotKeep(Exception):

@@ -44,7 +44,8 @@ def load(start: Path, *, overrides: Sequence[str] = (), isolated: bool = False) 
         if not _is_file(text):
             table = _merged(table, _override(text))
     if found is not None:
-        root, source = found.parent, _title(found)
+        root = found.parent
+        source = f"[{SECTION}] of {found.name}" if found.name == SHARED_FILE else found.name
     else:
         root, source = repository_of(start.resolve()), "no file"
     where = source if found is not None else "the command line's --config"
@@ -102,10 +103,6 @@ def _tool(table: Mapping[str, object]) -> dict[str, object] | None:
 def _section(path: Path) -> dict[str, object]:
     table = read_toml(path)
     return (_tool(table) or {}) if path.name == SHARED_FILE else table
-
-
-def _title(path: Path) -> str:
-    return f"[{SECTION}] of {path.name}" if path.name == SHARED_FILE else path.name
 
 
 def _is_file(text: str) -> bool:

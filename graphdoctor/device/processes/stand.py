@@ -35,7 +35,11 @@ class Stand(msgspec.Struct, frozen=True):
         own = [frame for frame in inside if not is_machinery(frame[0])]
         at = f"{own[0][0]}:{own[0][1]} ({own[0][2]})" if own else ""
         lines = (f'  File "{file}", line {line} in {function}' for file, line, function in own)
-        return cls(any(_waits(file) for file, _, _ in found), at, "\n".join(lines))
+        waits = any(
+            file.startswith(_MEETINGS) or (is_torch(file) and "distributed" in file)
+            for file, _, _ in found
+        )
+        return cls(waits, at, "\n".join(lines))
 
     @property
     def words(self) -> str:
@@ -43,10 +47,6 @@ class Stand(msgspec.Struct, frozen=True):
         if self.waits:
             return f"waited for the others at {self.at}" if self.at else "waited for the others"
         return f"was at {self.at}" if self.at else "was outside the model's own code"
-
-
-def _waits(file: str) -> bool:
-    return file.startswith(_MEETINGS) or (is_torch(file) and "distributed" in file)
 
 
 def did_not_end(stands: Mapping[int, Stand], limit_s: float) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.guards.hooks import OF_ALL_MODULES
 from graphdoctor.target.state.switches import ATTENTION, EVERY, SWITCHES
-from graphdoctor.values.recording import Op, Recording
+from graphdoctor.values.recording import Recording
 
 _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed has it for newer ones)
 _Switch = tuple[str, Callable[[], Any]]
@@ -83,7 +83,11 @@ class Modes:
 
     def watch(self, recording: Recording) -> None:
         """Watch what chooses the kernels of these operators, and of those given before."""
-        self._operators |= {_with_dtypes(op) for each in recording.captured for op in each.ops}
+        self._operators |= {
+            " ".join([op.name, *sorted({use.dtype for use in (*op.inputs, *op.outputs)})])
+            for each in recording.captured
+            for op in each.ops
+        }
         self._watch([each for each in self._all if self._chooses(each[0])])
 
     def _chooses(self, name: str) -> bool:
@@ -170,11 +174,6 @@ class Modes:
             if now != (before := self._before[name]):
                 return f"{name} changed from {_short(before)} to {_short(now)}"
         return ""
-
-
-def _with_dtypes(op: Op) -> str:
-    """Its name, and the dtypes of its tensors."""
-    return " ".join([op.name, *sorted({use.dtype for use in (*op.inputs, *op.outputs)})])
 
 
 def _global_state() -> tuple[Callable[[], bool], Callable[[], bool], Set[str]]:

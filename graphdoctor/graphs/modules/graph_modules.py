@@ -140,7 +140,8 @@ def _captured(
             call = ToCapture(body, static_tensors(observed), observed, how.choices, how.lane)
             if not made and (reason := _reason_against_call(call, module)):
                 return made, reason
-            made.append((call.described, _graph(call)))
+            kind = TrainingGraph if observed.wants_gradients else InferenceGraph
+            made.append((call.described, kind(call)))
     except (GraphDoctorError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
@@ -151,11 +152,6 @@ def _captured(
     finally:
         restore()
     return made, ""
-
-
-def _graph(call: ToCapture) -> Graph:
-    """A pair of graphs where something wants gradients, else one of the forward."""
-    return TrainingGraph(call) if call.observed.wants_gradients else InferenceGraph(call)
 
 
 def _reason_against_call(call: ToCapture, module: torch.nn.Module) -> str:

@@ -23,7 +23,10 @@ def why_not_captured(optimizer: torch.optim.Optimizer) -> str:
         return "it is differentiable"
     if any(_hooks_of(optimizer)):
         return "it has hooks"
-    if not all(_is_on_device(value) for value in _state_of(optimizer)):
+    if not all(
+        value is None or (isinstance(value, torch.Tensor) and value.is_cuda)
+        for value in _state_of(optimizer)
+    ):
         return "it keeps state on the host"
     return ""
 
@@ -48,10 +51,6 @@ def _state_of(optimizer: torch.optim.Optimizer) -> Iterator[object]:
         yield from (value for value in group.values() if isinstance(value, torch.Tensor))
 
 
-def _is_on_device(value: object) -> bool:
-    return value is None or (isinstance(value, torch.Tensor) and value.is_cuda)
-
-
 class Frozen:
     """The options of an optimizer that its graph keeps as they were."""
 
@@ -67,13 +66,13 @@ class Frozen:
         """Numbers must be equal; a tensor must be the same one, whatever its value is now."""
         return all(
             (found := group.get(name)) is value
-            or (not isinstance(value, torch.Tensor) and _are_equal(found, value))
+            or (
+                not isinstance(value, torch.Tensor)
+                and not isinstance(found, torch.Tensor)
+                and bool(found == value)
+            )
             for group, name, value in self._options
         )
-
-
-def _are_equal(found: object, value: object) -> bool:
-    return not isinstance(found, torch.Tensor) and bool(found == value)
 
 
 class OptimizerStep:

@@ -82,7 +82,8 @@ class Glue:
                 )
             may_capture = is_plain and self._is_capturable(optimizer)
             if capture.is_inside_call:
-                if may_capture and not _takes_flags(optimizer):
+                # Fused optimizers get new tensors from the scaler in each step.
+                if may_capture and not getattr(optimizer, "_step_supports_amp_scaling", False):
                     return capture.step_in_call(optimizer, original)
                 return original(*args, **kwargs)
             call = _call(name, original, args, kwargs)
@@ -135,8 +136,3 @@ def _call(
 
 def _lasting(value: object) -> object:
     return list(value) if issubclass(type(value), Iterator) else value  # type: ignore[call-overload]
-
-
-def _takes_flags(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the scaler hands it new tensors in each step, as fused optimizers get."""
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))

@@ -150,14 +150,14 @@ class _Memory:
                     once = _each_element_once(tensor)
                     self._view(flat, tensor)[once].copy_(draw(generator)[once])
         moved = flat.to(self._tensors[0].device)
-        return {id(tensor): self._like(tensor, moved) for tensor in self._tensors}
+        return {
+            id(tensor): self._view(moved, tensor).detach().requires_grad_(tensor.requires_grad)
+            for tensor in self._tensors
+        }
 
     def _view(self, flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         offset = tensor.storage_offset() - self._start
         return flat.as_strided(tensor.size(), tensor.stride(), offset)
-
-    def _like(self, tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
-        return self._view(flat, tensor).detach().requires_grad_(tensor.requires_grad)
 
 
 def _memories(tensors: list[torch.Tensor], kept: Collection[int]) -> list[_Memory]:

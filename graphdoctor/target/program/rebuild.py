@@ -117,7 +117,9 @@ def rebuild(
     if public := [n for n in rebound if not local(n)]:
         body.append(ast.Global(public))
     body += [_Leaving().visit(copy.deepcopy(each)) for each in span.statements]
-    body.append(ast.Return(_as_dict(variables.returned)))
+    returned = variables.returned
+    results = ast.Dict([ast.Constant(n) for n in returned], [_name(n) for n in returned])
+    body.append(ast.Return(results))
     step = _function(_OURS, inputs, body, span.first_line)
     outer = _function(_OURS, closed, [step, ast.Return(_name(_OURS))], span.first_line)
     tree = ast.fix_missing_locations(ast.Module([outer], []))
@@ -146,10 +148,6 @@ _FUTURE_FLAGS = 0x1FE0000  # CO_FUTURE_*: Include/cpython/code.h
 
 def _name(name: str) -> ast.Name:
     return ast.Name(name, ast.Load())
-
-
-def _as_dict(names: tuple[str, ...]) -> ast.expr:
-    return ast.Dict([ast.Constant(n) for n in names], [_name(n) for n in names])
 
 
 def _function(name: str, arguments: Sequence[str], body: list[ast.stmt], line: int) -> ast.stmt:

@@ -120,7 +120,11 @@ class SavedSteps:
             own = clone_inputs(inputs, kept=memory_of(named_tensors(self.roots).values()))
         numbers = numbers_in(self.roots)
         for known in (self._left_numbers, self.beginnings[0].numbers if self.beginnings else {}):
-            self._changing |= _changes(known, numbers)
+            self._changing |= {
+                k
+                for k, (_, value) in numbers.items()
+                if k in known and not _is_same(known[k][1], value)
+            }
         self.beginnings.append(Beginning(own, numbers, dict(variables), contents))
         now = _identities(self.roots)
         self.rebound |= {p for p, which in self._left.items() if now.get(p, which) != which}
@@ -141,10 +145,6 @@ class SavedSteps:
             [(n[key][0], key[1], n[key][1]) for key in self._changing if key in n]
             for n in (each.numbers for each in self.beginnings)
         ]
-
-
-def _changes(before: Numbers, now: Numbers) -> set[tuple[int, object]]:
-    return {k for k, (_, value) in now.items() if k in before and not _is_same(before[k][1], value)}
 
 
 def _identities(roots: Mapping[str, object]) -> dict[str, object]:

@@ -69,7 +69,10 @@ def device_work(
     rows = rows[inside(trace.device_events.start_ns[rows], windows)]
     if not len(rows):
         return DeviceWork()
-    steps, modules, annotations = max(1, len(windows)), _modules(trace), _annotations(trace)
+    steps = max(1, len(windows))
+    modules = trace.frames.take(trace.named(trace.frames, lambda name: name.startswith(_MODULE)))
+    # What the program itself named with record_function, without the marks of steps.
+    annotations = trace.annotations.take(~trace.named(trace.annotations, is_step_mark))
     return DeviceWork(
         kernels=tuple(_kernels(trace, rows, steps, most)),
         families=tuple(_families(trace, rows, steps)),
@@ -126,15 +129,6 @@ def _families(trace: Trace, rows: Ints, steps: int) -> Iterator[FamilyCost]:
     words = list(numbers)
     for number, runs, time in _totals(family, lengths):
         yield FamilyCost(words[number], runs / steps, time / 1e3 / steps, time / total)
-
-
-def _modules(trace: Trace) -> Spans:
-    return trace.frames.take(trace.named(trace.frames, lambda name: name.startswith(_MODULE)))
-
-
-def _annotations(trace: Trace) -> Spans:
-    """What the program itself called by a name, with record_function; the marks of steps left out."""
-    return trace.annotations.take(~trace.named(trace.annotations, is_step_mark))
 
 
 def _by_span(

@@ -45,8 +45,11 @@ def estimate_from_trace(trace: Trace, wall_us: float, profile: DeviceProfile) ->
         device_busy_us=Range.exact(busy),
         eager_us=Range.exact(wall_us),
         graph_us=found.graph_us if found is not None else Range(busy, wall_us, wall_us),
+        # Without launches in the trace, any part of the idle time may be launch-bound.
         launch_bound_share=(
-            found.launch_bound_share if found is not None else _unknown(times, wall_us, busy)
+            found.launch_bound_share
+            if found is not None
+            else Range(0.0, 0.0, max(0.0, 1 - busy / wall_us))
         ),
         speedup=found.speedup
         if found is not None
@@ -57,11 +60,6 @@ def estimate_from_trace(trace: Trace, wall_us: float, profile: DeviceProfile) ->
             *_notes(steps, times, wall_us, busy),
         ),
     )
-
-
-def _unknown(times: Lanes, wall_us: float, busy_us: float) -> Range:
-    """Without launches in the trace, any part of the idle time may be launch-bound."""
-    return Range(0.0, 0.0, max(0.0, 1 - busy_us / wall_us))
 
 
 def _host_us(

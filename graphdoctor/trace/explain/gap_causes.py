@@ -413,7 +413,10 @@ def longest_gaps(
     """The longest gaps within the windows, the longest first."""
     places = longest_places(found, windows, most)
     begin = windows[0][0] if windows else 0
-    lines = _lines(trace, found, places)
+    # The user's innermost frame around the wait, else around the launch, or -1.
+    call = np.where(found.wait[places] != NONE, found.wait[places], found.call[places])
+    lines = np.full(len(places), NONE, np.int64)
+    lines[call != NONE] = user_functions(trace, trace.calls.take(call[call != NONE]))
     did = names_of(trace, acted, places)
     return tuple(
         _gap(trace, found, place, line, begin, doing)
@@ -427,14 +430,6 @@ def longest_places(found: Gaps, windows: Sequence[Window], most: int) -> Ints:
     length = found.end_ns[places] - found.start_ns[places]
     longest: Ints = places[np.argsort(-length, kind="stable")[:most]]
     return longest
-
-
-def _lines(trace: Trace, found: Gaps, places: Ints) -> Ints:
-    """The name of the user's innermost frame around the wait, else around the launch, or -1."""
-    call = np.where(found.wait[places] != NONE, found.wait[places], found.call[places])
-    names = np.full(len(places), NONE, np.int64)
-    names[call != NONE] = user_functions(trace, trace.calls.take(call[call != NONE]))
-    return names
 
 
 def _gap(

@@ -63,7 +63,11 @@ def with_graphs(replay: Replay, work: Work, profile: DeviceProfile, level: Level
     pays = single & (eager_us > launch_us)
     rows_pay = np.repeat(pays, np.diff(np.append(starts, len(region))))
     kept_us = np.where(rows_pay, _stays(replay, work, level), work.host_us)
-    merged = _merged(len(work), starts, pays)
+    # A region that pays off is one row; every other row stays separate.
+    sizes = np.diff(np.append(starts, len(work)))
+    keep = ~np.repeat(pays, sizes)
+    keep[starts] = True
+    merged = np.flatnonzero(keep)
     gaps_us = np.where(pays, np.maximum(nodes - 1, 0) * profile.node_gap_us.at(level), 0.0)
     new = _collapse(work, merged, kept_us)
     place = np.searchsorted(merged, starts[pays])
@@ -117,14 +121,6 @@ def _stays(replay: Replay, work: Work, level: Level) -> Floats:
 def _usual_us(work: Work) -> float:
     """The host's usual time before a launch."""
     return median(work.host_us) if len(work) else 0.0
-
-
-def _merged(count: int, starts: Ints, pays: Mask) -> Ints:
-    """Where the rows of the new work begin: a region that pays is one row, all else stays apart."""
-    sizes = np.diff(np.append(starts, count))
-    keep = ~np.repeat(pays, sizes)
-    keep[starts] = True
-    return np.flatnonzero(keep)
 
 
 def _collapse(work: Work, starts: Ints, host_us: Floats) -> Work:

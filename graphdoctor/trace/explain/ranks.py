@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphdoctor.trace.api import is_backward, is_collective_mark, is_step_mark
-from graphdoctor.trace.arrays import Ints, Message, Spans, Trace
+from graphdoctor.trace.arrays import Ints, Spans, Trace
 from graphdoctor.trace.explain.communication import are_collectives, messages_of
 from graphdoctor.trace.explain.gap_causes import activity, doings
 from graphdoctor.trace.explain.gaps import busiest_device, events_of, gaps
@@ -90,7 +90,12 @@ def rank_lane(trace: Trace) -> RankLane:
     speaks = are_collectives(trace, rows)
     other, mine = rows[~speaks], rows[speaks]
     messages = messages_of(trace, mine)
-    joint = [place for place, one in enumerate(messages) if _is_joint(one)]
+    # All ranks of a group take part in these, unlike in a send, a receive, or a message to oneself.
+    joint = [
+        place
+        for place, one in enumerate(messages)
+        if one.collective != SEND_RECV and len(one.ranks) != 1
+    ]
     return RankLane(
         kinds=tuple(messages[place].collective for place in joint),
         groups=tuple(messages[place].ranks for place in joint),
@@ -116,11 +121,6 @@ def compact(lane: RankLane) -> RankLane:
         return low, low + covered[covered > 0]
 
     return replace(lane, work_ns=merged(lane.work_ns), busy_ns=merged(lane.busy_ns))
-
-
-def _is_joint(message: Message) -> bool:
-    """Whether all ranks of a group take part: not so in a send or a receive, or with oneself."""
-    return message.collective != SEND_RECV and len(message.ranks) != 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -55,7 +55,8 @@ def trace_lanes(
         return None
     low, high = _drawn(trace, device, steps)
     rows = events_of(trace, device)
-    rows = rows[_overlaps(trace.device_events, rows, low, high)]
+    events = trace.device_events
+    rows = rows[(events.end_ns[rows] > low) & (events.start_ns[rows] < high)]
     names = _Names()
     marks = [step for step in steps.all if low <= step.window[0] < high]
     return TraceLanes(
@@ -90,11 +91,6 @@ def _drawn(trace: Trace, device: int, steps: Steps) -> Window:
     fitting = [end for end in ends if end <= most]
     high = max(fitting, default=most)
     return min(first.host[0], first.window[0]), high
-
-
-def _overlaps(table: Table, rows: Ints, low: int, high: int) -> Ints:
-    kept: Ints = np.flatnonzero((table.end_ns[rows] > low) & (table.start_ns[rows] < high))
-    return kept
 
 
 def _host(trace: Trace, rows: Ints, drawn: Window, names: _Names) -> tuple[LaneEvent, ...]:
@@ -181,7 +177,8 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions = _AS_IT_IS) -
     found = gaps(trace, device)
     windows, hosts = steps.windows, steps.hosts
     times = lanes_in(trace, device, windows, found)
-    doubtful = _doubts(trace, device, steps, found, times, options)
+    slowed = _inflation(trace, options, _profiled_us(steps, times))
+    doubtful = (*slowed, *doubts(trace, device, steps, found, times))
     profile, carried_over = _profile(_gpu(trace, device), options.gpu)
     _check_wall(options.wall_us, steps, times)
     predicted = predict_from_trace(
@@ -209,7 +206,8 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions = _AS_IT_IS) -
         schema_version=TRACE_SCHEMA_VERSION,
         tool_version=__version__,
         file=str(file),
-        worker=trace.about.worker or _worker(file),
+        # As TensorBoard shows the worker of "worker.123.pt.trace.json.gz".
+        worker=trace.about.worker or file.name.split(".", 1)[0],
         events=trace.events,
         step_basis=steps.basis,
         steps_counted=len(steps.counted),
@@ -272,13 +270,6 @@ def _device(trace: Trace, file: Path) -> int:
         f"{file} has no GPU events (no kernel, copy or fill; it has {seen}): record on a GPU with"
         " torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
     )
-
-
-def _doubts(
-    trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes, options: TraceOptions
-) -> tuple[Doubt, ...]:
-    slowed = _inflation(trace, options, _profiled_us(steps, times))
-    return (*slowed, *doubts(trace, device, steps, found, times))
 
 
 def _inflation(trace: Trace, options: TraceOptions, profiled_us: float) -> tuple[Doubt, ...]:
@@ -396,8 +387,3 @@ def _step_kinds(trace: Trace, device: int, steps: Steps, found: Gaps) -> Iterato
             sync_wait_share=times.sync_wait_ns / span,
             counts=any(not step.left_out for step in mine),
         )
-
-
-def _worker(file: Path) -> str:
-    """The worker of a file that TensorBoard would show: "worker.123.pt.trace.json.gz"."""
-    return file.name.split(".", 1)[0]

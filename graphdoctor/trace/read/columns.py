@@ -161,10 +161,7 @@ class Columns:
 
     def thread_labels(self) -> tuple[str, ...]:
         """Process and thread, in the order of their numbers."""
-        return tuple("/".join(map(str, key)) for key in self._thread_keys())
-
-    def _thread_keys(self) -> list[tuple[object, object]]:
-        return [key for key in self.threads if isinstance(key, tuple)]
+        return tuple("/".join(map(str, key)) for key in self.threads if isinstance(key, tuple))
 
     def calls(self) -> Calls:
         return Calls(*_ordered(self._parts["calls"], 5))

@@ -98,7 +98,9 @@ class _Export:
 
     def trace(self) -> Trace:
         parts = [self._kernels(), self._copies(), self._fills(), self._graphs()]
-        events = DeviceEvents(*_ordered(_stacked(parts)))
+        events = DeviceEvents(
+            *_ordered([np.concatenate(columns) for columns in zip(*parts, strict=True)])
+        )
         threads: dict[int, int] = {}
         calls = Calls(*_ordered(self._calls(threads)))
         ranges = Spans(*_ordered(self._ranges(threads)))
@@ -275,10 +277,6 @@ def _range_name(text: str) -> str:
 
 def _places(keys: Ints, numbers: dict[int, int]) -> Ints:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys.tolist()], np.int64)
-
-
-def _stacked(parts: Sequence[list[Ints]]) -> list[Ints]:
-    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
 
 def _ordered(columns: list[Ints]) -> list[Ints]:
