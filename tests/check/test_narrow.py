@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from graphdoctor.reporters.analysis.json import render
 
 from graphdoctor.check.cache.kept import Cache
 from graphdoctor.check.cache.reads import Lookup, Reads
@@ -15,6 +14,7 @@ from graphdoctor.check.run_targets import cache_key
 from graphdoctor.check.settings.files import Project
 from graphdoctor.check.settings.settings import Settings, TargetSettings
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import render
 from graphdoctor.values.errors import UsageError
 from tests.support.checking import commit, git, report, write
 

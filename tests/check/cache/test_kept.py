@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from graphdoctor.reporters.analysis.json import render
 
 from graphdoctor.check.cache import kept
 from graphdoctor.check.cache.kept import FOLDER, Cache
 from graphdoctor.check.cache.reads import Reads
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import render
 from tests.support.checking import report, run, write
 
 NET = """\
