@@ -84,6 +84,27 @@ def test_a_log_that_is_open_is_no_other_work_and_is_as_long_as_before(
     assert file.read_text() == "begun\nended\n"
 
 
+@pytest.mark.parametrize("mode", ["r+", "w"])
+def test_what_is_in_a_file_is_not_written_over(mode: str, tmp_path: Path) -> None:
+    state, path = Counting(), tmp_path / "status"
+    path.write_text("step 0, and a long history\n")
+    with path.open(mode) as status:
+        if mode == "w":
+            status.write("step 0, and a long history\n")
+            status.flush()
+            status.seek(0)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            state.calls += 1
+            calls = state.calls
+            if not calls % 50:
+                status.write(f"step {calls}")
+            return LINEAR(x)
+
+        reported(step)
+    assert path.read_text() == "step 0, and a long history\n"
+
+
 def test_the_line_that_raises_in_a_later_step_is_named() -> None:
     state, rates = Counting(), [0.1] * 20
 

@@ -58,9 +58,8 @@ class SideEffects:
         buffers = (getattr(stream, "buffer", None) for stream in streams)
         self._streams = {id(stream) for stream in (*streams, *buffers)}
         self._left: LeavesStep | None = None
-        self._logs: dict[
-            int, tuple[Any, int]
-        ] = {}  # files that are written to, and where they ended
+        # Files that are written to, and where they ended.
+        self._logs: dict[int, tuple[Any, int]] = {}
 
     @contextmanager
     def refused(self) -> Iterator[None]:
@@ -153,19 +152,23 @@ class SideEffects:
         return any(function.__name__ in _METHODS.get(kind, ()) for kind in kinds)
 
     def _is_cut_off(self, writer: object) -> bool:
-        """Whether a writer writes to a file on a disk, which is shortened again after the trial."""
+        """Whether a writer appends to a file on a disk, which is shortened again after the trial.
+
+        What it writes in the middle of a file would be lost.
+        """
         held = gc.get_referents(writer) if type(writer).__name__ == "writer" else ()  # of csv
         file: Any = next((each.__self__ for each in held if hasattr(each, "__self__")), writer)
         if not isinstance(file, io.IOBase):
             return False
         try:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return False
-            if id(file) not in self._logs:
-                self._logs[id(file)] = file, file.tell()
+            file.flush()
+            status, position = os.fstat(file.fileno()), file.tell()
+            is_log = stat.S_ISREG(status.st_mode) and not file.readable()
+            if is_log and position == status.st_size:
+                self._logs.setdefault(id(file), (file, position))
         except (OSError, ValueError):  # it has no descriptor, or is closed
             return False
-        return True
+        return is_log and id(file) in self._logs and position >= self._logs[id(file)][1]
 
     def _leave(self, frame: FrameType | None) -> None:
         place = locate_from(frame).location
