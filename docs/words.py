@@ -47,18 +47,14 @@ _NOT_YET: dict[str, int] = {
     "docs/trace.md": 17,
     "docs/versions.md": 3,
     "docs/watch.md": 7,
-    "graphdoctor/check": 1,
     "graphdoctor/device": 3,
     "graphdoctor/diagnose": 11,
-    "graphdoctor/graphs": 5,
     "graphdoctor/measure": 1,
     "graphdoctor/proof": 3,
     "graphdoctor/record": 19,
     "graphdoctor/reporters": 7,
     "graphdoctor/rules": 14,
     "graphdoctor/strategies": 16,
-    "graphdoctor/target": 5,
-    "graphdoctor/trace": 3,
 }
 
 

@@ -1,1 +1,1 @@
-"""Several targets -> what is new or worse than a baseline, and the exit code."""
+"""Check several targets: what is new or worse than a baseline, and the exit code."""

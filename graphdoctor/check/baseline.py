@@ -1,4 +1,4 @@
-"""The accepted findings and figures of a project <-> a sorted file with one entry per line."""
+"""The baseline of a project: accepted findings and figures, in a sorted file with one entry per line."""
 
 from __future__ import annotations
 

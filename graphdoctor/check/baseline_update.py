@@ -1,4 +1,4 @@
-"""Today's outcomes and a baseline -> the baseline that accepts them, and what it grows by."""
+"""Accept the outcomes of today in a baseline, and say what the baseline grows by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports before and after a change, by target -> what the change did."""
+"""Compare the reports of targets before and after a change."""
 
 from __future__ import annotations
 

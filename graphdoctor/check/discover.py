@@ -1,4 +1,4 @@
-"""A folder -> the Python files in it that describe a model, found without running any of them."""
+"""Find the Python files of a folder that describe a model, without running any of them."""
 
 from __future__ import annotations
 

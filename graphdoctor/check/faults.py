@@ -1,4 +1,4 @@
-"""Why a target has no report -> the fault that a check shows in its place."""
+"""The fault that a check shows for a target without a report."""
 
 from __future__ import annotations
 

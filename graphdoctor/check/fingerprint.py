@@ -1,4 +1,4 @@
-"""A finding -> the key that a baseline knows it by: rule, path, code of its line, no number."""
+"""The key by which a baseline knows a finding: rule, path and the code of its line, without a line number."""
 
 from __future__ import annotations
 

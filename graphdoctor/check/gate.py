@@ -1,4 +1,4 @@
-"""Reports of targets, a baseline and settings -> what is new or worse, and the exit code."""
+"""Decide what is new or worse in the reports of targets, by baseline and settings, and the exit code."""
 
 from __future__ import annotations
 

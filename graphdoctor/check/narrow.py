@@ -1,4 +1,4 @@
-"""All targets -> those that a change touches, as git and imports tell, or one machine's share of them."""
+"""Select the targets that a change touches, by git and imports, or one machine's share of all targets."""
 
 from __future__ import annotations
 

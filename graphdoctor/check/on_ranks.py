@@ -1,4 +1,4 @@
-"""A job for several ranks -> one result: a process each on this machine, which see each other as under torchrun."""
+"""Run a job on several ranks: one process each on this machine, connected as under torchrun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One target of a check, in a process of its own -> its report or its fault."""
+"""The process of one target of a check: it writes a report or a fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths of this machine in a report -> paths relative to the project, equal in every checkout."""
+"""Write the paths in a report relative to the project, equal in every checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project's targets -> an outcome each, from processes of their own."""
+"""Run the targets of a project, each in a separate process, and collect an outcome of each."""
 
 from __future__ import annotations
 

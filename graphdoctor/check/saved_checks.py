@@ -1,4 +1,4 @@
-"""JSON files of checks -> their outcomes, as one check of all targets would have had them."""
+"""Read the outcomes in JSON files of checks, as one check of all their targets."""
 
 from __future__ import annotations
 

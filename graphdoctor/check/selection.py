@@ -1,4 +1,4 @@
-"""What settings and comments leave out of reports -> findings marked, and notes on comments that did nothing."""
+"""Mark the findings that settings and comments leave out, and note comments without effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report -> the figures of its step: waits, launches, graphs, their share; and what exceeds a limit, and why."""
+"""The figures of a step (host syncs, launches, graphs, coverage), and which of them exceed a budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of a device -> the device: the real one, watched, or the emulated one."""
+"""Open the chosen device: the real one, observed, or the emulated one."""
 
 from __future__ import annotations
 

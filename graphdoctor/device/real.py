@@ -1,4 +1,4 @@
-"""A real CUDA device, only watched -> the same things, for the same observers, as emulated."""
+"""A real CUDA device, observed with the observers of the emulated device."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A step, a region or a module -> CUDA graphs of it, ready to be replayed on other inputs."""
+"""Capture a step, a region or a module as CUDA graphs that replay on other inputs."""

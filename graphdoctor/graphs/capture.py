@@ -1,4 +1,4 @@
-"""Work on a side stream -> one CUDA graph, or a refusal, after which the device is as it was before.
+"""Capture work on a side stream as one CUDA graph, or restore the device after a refusal.
 
 The only place where graphs are recorded, on a real GPU and on the emulated device alike.
 """

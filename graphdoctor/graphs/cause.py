@@ -1,4 +1,4 @@
-"""An error that ended a capture -> what went wrong first, in words, and the user's line."""
+"""Explain an error that ended a capture: what went wrong first, and the user's line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _IN_WORDS = (
     ),
     (
         "operation not permitted on an event last recorded in a capturing stream",
-        "the host asked about an event that is part of the recording",
+        "the CPU queried an event that the capture recorded",
     ),
 )
 _SECONDARY = _IN_WORDS[1][0]

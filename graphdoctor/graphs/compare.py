@@ -1,4 +1,4 @@
-"""Two tensors that should be equal -> how far apart they are, and whether that is noise."""
+"""Compare two tensors that should be equal: how far they differ, and whether the difference is noise."""
 
 from __future__ import annotations
 

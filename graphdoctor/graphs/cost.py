@@ -1,4 +1,4 @@
-"""The making of a graph -> how long it takes, and how much GPU memory the result holds."""
+"""How long the capture of a graph takes, and how much GPU memory the graph holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of a step -> what it left behind: outputs, gradients, state, inputs, Python values."""
+"""What a run of a step leaves behind: outputs, gradients, state, inputs, Python values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One iteration, watched -> for each region of it, what the region read and what it wrote.
+"""Watch one iteration, and save what each region reads and writes.
 
 Storages are numbered by first use within the region ("slots"): in every iteration the same, as long as
 the region's tensors share memory in the same way. `pattern` is the sequence of slots, to tell that they do.

@@ -1,4 +1,4 @@
-"""Fresh inputs -> tensors at fixed addresses that a graph reads, and new values for them."""
+"""Tensors at fixed addresses that a graph reads, and new values for them."""
 
 from __future__ import annotations
 

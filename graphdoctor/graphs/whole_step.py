@@ -1,4 +1,4 @@
-"""A target -> its whole step as one CUDA graph, or the reason why the capture was refused."""
+"""Capture the whole step of a target as one CUDA graph, or say why the capture was refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file or an object -> a `Target`: a step that runs again and again, and is put back."""
+"""Make a `Target` of a file or an object: a step that runs repeatedly and is restored."""
 
 from __future__ import annotations
 

@@ -151,9 +151,11 @@ def _from_step(
     is_training = trains(step, roots)
     notes = [*description.notes, *made.notes]
     if mode == "inference" and is_training:
-        notes.append("the step trains, and was analysed as inference because that was asked for")
+        notes.append("the step trains, and was analyzed as inference because the mode says so")
     if mode == "training" and not is_training:
-        notes.append("the step was analysed as it is: only a bare module is given a training step")
+        notes.append(
+            "the step was analyzed as given: graphdoctor adds a training step to a bare module only"
+        )
     return Target(
         name=origin.name,
         file=origin.file,

@@ -1,4 +1,4 @@
-"""The running Python frames -> the user's line that called torch, and the lines that led there."""
+"""Find the user's line that called torch among the running Python frames, and the lines that led there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Python caller hands over -> the target that it describes."""
+"""Make a target of the object that a Python caller passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Python file -> what it defines at its top level, without running it."""
+"""What a Python file defines at its top level, found without running the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step -> the objects whose state it uses, under the names that the user's code gives them."""
+"""The objects whose state a step uses, under the names that the user's code gives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of the user's code -> its result, or one `UserCodeError` with the user's own frames."""
+"""Run the user's code, and raise one `UserCodeError` with the user's own frames if it fails."""
 
 from __future__ import annotations
 

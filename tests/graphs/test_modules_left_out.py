@@ -122,7 +122,7 @@ class Counting(nn.Module):
         ("count", "its forward changes calls, which a replay would not"),
         ("keep", "its forward puts another tensor into last, as a replay would not"),
         ("write", "it writes into its input, and a graph would write into a copy"),
-        ("pass", "it returns memory of its input or of its own state, of which a graph has a copy"),
+        ("pass", "it returns memory of its input or state, of which a graph has a copy"),
         ("host", "it returns a tensor on the CPU"),
         ("object", "it returns a object, whose content a graph cannot make"),
     ],
@@ -159,7 +159,7 @@ class DistributedDataParallel(nn.Module):
 def test_wrappers_are_named() -> None:
     assert left_out(DistributedDataParallel(), data())[""] == (
         "DistributedDataParallel cannot be graphed in parts: "
-        "it synchronises gradients while the backward pass runs"
+        "it synchronizes gradients while the backward pass runs"
     )
 
 

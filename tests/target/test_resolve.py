@@ -154,7 +154,7 @@ def test_a_step_that_trains_is_known_by_its_optimizer(found) -> None:
     target = found(TRAINING)
     assert target.mode == "training" and list(target.roots)[:2] == ["net", "optimizer"]
     assert "net.linear.weight" in named_tensors(target.roots)
-    assert "asked" in found(TRAINING, mode="inference").notes[0]
+    assert "analyzed as inference" in found(TRAINING, mode="inference").notes[0]
 
 
 def test_state_that_the_user_names_comes_first(found) -> None:

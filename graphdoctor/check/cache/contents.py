@@ -1,4 +1,4 @@
-"""Paths -> what lies there, by content, in a form that another checkout can compare."""
+"""The contents of files and folders in a form that another checkout can compare."""
 
 from __future__ import annotations
 

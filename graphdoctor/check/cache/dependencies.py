@@ -1,4 +1,4 @@
-"""What a run read -> what a report depends on, and whether that is still as it was."""
+"""What a report depends on, from what its run read, and whether any of it changed."""
 
 from __future__ import annotations
 

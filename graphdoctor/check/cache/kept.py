@@ -35,8 +35,8 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 """
 _README = """# What graphdoctor keeps between checks
 
-Reports of targets, with what each depends on, so that `graphdoctor check` need not analyze again what has not
-changed. It may be deleted at any time, and does not belong into version control.
+Reports of targets, with what each depends on. `graphdoctor check` analyzes a target again only if any
+of that changed. Delete this folder at any time, and keep it out of version control.
 """
 
 

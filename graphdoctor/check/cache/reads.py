@@ -1,4 +1,4 @@
-"""A run of a target in a process of its own -> the files, folders and variables that it read."""
+"""Record which files, folders and variables the run of a target reads, in the target's process."""
 
 from __future__ import annotations
 

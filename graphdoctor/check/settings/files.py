@@ -1,4 +1,4 @@
-"""A folder and the command line's overrides -> the project's settings, and where they came from."""
+"""Find and read the settings of a project, with the overrides of the command line."""
 
 from __future__ import annotations
 

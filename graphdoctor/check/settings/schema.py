@@ -1,4 +1,4 @@
-"""The types of the settings -> a JSON schema, for editors to complete and check what is written."""
+"""The JSON schema of the settings, with which editors complete and check them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of settings, as TOML gives it -> typed settings, or one clear sentence."""
+"""The typed settings of a project, parsed from a TOML table. Errors name the key in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings and targets -> TOML that `settings.parse` reads back as the same settings."""
+"""Write settings and targets as TOML that `settings.parse` reads back as the same settings."""
 
 from __future__ import annotations
 

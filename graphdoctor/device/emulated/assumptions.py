@@ -1,4 +1,4 @@
-"""An operator whose result depends on values -> a result that is assumed, and how to say so.
+"""Assume a result for an operator whose result depends on values, and describe the assumption.
 
 Also those whose shape function torch lacks: nothing is assumed there, and nothing said.
 

@@ -1,4 +1,4 @@
-"""A tensor and where it should go -> the tensor there, by one operator that observers see."""
+"""Copy a tensor to another device, by one operator that observers see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code that says "cuda", in `with EmulatedDevice():` -> the same run on the CPU, as on a GPU."""
+"""The device of `with EmulatedDevice():`, on which code for "cuda" runs on the CPU as on a GPU."""
 
 from __future__ import annotations
 

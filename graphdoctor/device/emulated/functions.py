@@ -1,4 +1,4 @@
-"""A torch function that names a device, or that CUDA runs otherwise -> the call on the CPU, its results placed."""
+"""Run torch functions that name a device, or that CUDA runs otherwise, on the CPU, and place their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulated torch.cuda.CUDAGraph: what runs in a capture, less what is forbidden -> replays."""
+"""The emulated `torch.cuda.CUDAGraph`, with the refusals of a real capture and replays in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's legacy tensor types ("torch.cuda.FloatTensor") -> the same on the emulated device."""
+"""The legacy tensor types of torch, such as `torch.cuda.FloatTensor`, on the emulated device."""
 
 from __future__ import annotations
 

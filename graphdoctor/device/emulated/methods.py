@@ -1,4 +1,4 @@
-"""Tensor methods that tell a device or move between devices -> the same on logical devices.
+"""Tensor methods that return a device or move between devices, for logical devices.
 
 They are replaced on the class, and not answered by the function mode, because Python that runs
 inside a C++ call (saved-tensor hooks, gradient hooks) runs while the mode is off.

@@ -1,4 +1,4 @@
-"""An operator call -> its result without values: the shapes that torch's own shape functions give.
+"""Run operators without values, by torch's own shape functions.
 
 A tensor stays a tensor of the CPU, on memory that is never touched, which costs address space only:
 autograd, autocast, views and addresses are those of a run with values. What is made of Python's

@@ -1,4 +1,4 @@
-"""What DTensor and `fully_shard` do in C++, and with the generators of a GPU -> stand-ins on the emulated device."""
+"""Stand-ins for what DTensor and `fully_shard` do in C++ and with the generators of a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's Python code that would meet the physical device below the modes -> stand-ins."""
+"""Stand-ins for torch's Python code that would see the physical device below the modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m graphdoctor.device.processes.child WORK FOLDER`: a job in a folder -> its result there."""
+"""`python -m graphdoctor.device.processes.child WORK FOLDER`: run the job of a folder, and write its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many jobs -> how the process of each ended: forks of a server that has imported torch once for all.
+"""Run many jobs in forks of a server that imported torch once, and say how each ended.
 
 `python -m graphdoctor.device.processes.forked WORK FOLDER AT_ONCE TIME_LIMIT_S TOGETHER BEGUN_S` is the server. It
 ends jobs that take too long, and writes a line for each that ended. It runs no model itself, so

@@ -1,4 +1,4 @@
-"""A job -> how its process ended: a fresh interpreter, since CUDA refuses to work in a fork."""
+"""Run a job in a fresh interpreter, since CUDA does not work in a fork, and say how it ended."""
 
 from __future__ import annotations
 

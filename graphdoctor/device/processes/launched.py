@@ -1,4 +1,4 @@
-"""What each rank of a launcher such as torchrun found -> all of it, on rank 0."""
+"""Collect on rank 0 what each rank of a launcher such as torchrun found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that a launcher started, and that does not end -> an end, which says where each rank was.
+"""End a rank that a launcher started and that does not end, with a message where each rank was.
 
 Nobody stands above the ranks here, as for those that graphdoctor starts. So a thread of each process writes
 where its main thread is, once the time is over, into the store where the ranks meet; the first rank says

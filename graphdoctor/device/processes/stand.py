@@ -1,4 +1,4 @@
-"""Where ranks are that do not end -> a sentence that tells those that hang from those that wait for them."""
+"""Say where ranks are that do not end: which of them hang, and which wait for the others."""
 
 from __future__ import annotations
 

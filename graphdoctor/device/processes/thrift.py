@@ -1,4 +1,4 @@
-"""A process that is only there for an analysis -> less time spent on fresh memory and on garbage.
+"""Spend less time on fresh memory and garbage in a process that only runs one analysis.
 
 Never the user's own process, but while a model in it is studied: how a program gets its memory, and when what it
 leaves is collected, may be what somebody looks at there.

@@ -1,4 +1,4 @@
-"""A captured forward and a call of it -> whether it is the captured call, and what eager would return for it.
+"""Whether a call is the captured one, and what eager would return for it.
 
 `signature` is the key that two calls share when one graph may serve both, and `mismatch` says why they do not;
 `CallForm` tells most calls in one call into C++. `Outputs` hands out what a replay filled.

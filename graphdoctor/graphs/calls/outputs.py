@@ -1,4 +1,4 @@
-"""What a captured forward returned -> after each replay, what eager would return: the same nesting, fresh tensors."""
+"""After each replay, return what eager would return: the same nesting with new tensors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Nesting:
         except Exception as error:  # classes of the user's may refuse to be copied
             raise Unwatchable(
                 f"it returns a {type(returned).__name__}, "
-                f"which cannot be made anew ({type(error).__name__})"
+                f"which cannot be copied ({type(error).__name__})"
             ) from error
 
     def _check(self, returned: object, found: Sequence[torch.Tensor]) -> None:

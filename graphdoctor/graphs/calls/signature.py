@@ -1,4 +1,4 @@
-"""The arguments of a call -> their tensors in order, and everything else about them as a key to compare."""
+"""The arguments of a call: its tensors in order, and a key of everything else to compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts its calls and lives -> who reads the counts while the program runs."""
+"""Count calls of the captured callables that are alive, for observers that read the counts meanwhile."""
 
 from __future__ import annotations
 

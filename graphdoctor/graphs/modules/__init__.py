@@ -1,4 +1,4 @@
-"""Modules of a model and a run of the step -> the same modules, whose forward and backward pass are CUDA graphs.
+"""Capture the forward and backward passes of a model's modules as CUDA graphs, in the modules' place.
 
 What this package promises:
 

@@ -1,4 +1,4 @@
-"""One call of a module -> CUDA graphs of its forward, and of its backward if there is one, made safe to use."""
+"""The CUDA graphs of one module call: of its forward pass, and of its backward pass if it has one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call of a module -> the same as a function of tensors at fixed addresses, which graphs are captured from."""
+"""One call of a module as a function of tensors at fixed addresses, from which graphs are captured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module -> why it cannot be graphed at all, in a sentence that needs no run to know."""
+"""Why a module cannot be captured, for reasons that need no run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphdoctor.graphs.guards import all_hooks, has_global_hooks
 
 # By name: most of them live in parts of torch that need not be there.
 _WRAPPERS = {
-    "DistributedDataParallel": "it synchronises gradients while the backward pass runs",
+    "DistributedDataParallel": "it synchronizes gradients while the backward pass runs",
     "DataParallel": "it copies the module to several devices in each call",
     "FullyShardedDataParallel": "it gathers and frees its parameters in each call",
     "FSDPModule": "it gathers and frees its parameters in each call",

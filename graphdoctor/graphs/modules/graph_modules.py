@@ -1,4 +1,4 @@
-"""Modules by path, and a run of the step that calls them -> those that can be graphed, graphed."""
+"""Capture the modules at given paths that a run of the step calls, where they can be captured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules with their graphs -> the same model, in which captured calls of them are replays."""
+"""A model whose captured module calls are replays."""
 
 from __future__ import annotations
 

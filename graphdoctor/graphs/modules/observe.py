@@ -1,4 +1,4 @@
-"""Modules and a run of the step -> with what each of them was called, and what came of the calls."""
+"""Run a step and note each module's calls: arguments, results, and why a call cannot be captured."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def _reason_in_outputs(
         if tensor.layout != torch.strided or tensor.is_nested:
             return "it returns a tensor that is not strided"
         if memory_of([tensor]) & lasting:
-            return "it returns memory of its input or of its own state, of which a graph has a copy"
+            return "it returns memory of its input or state, of which a graph has a copy"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""A module and another forward -> the module with it as an attribute of its own, and then as it was."""
+"""Replace a module's forward, and restore it."""
 
 from __future__ import annotations
 

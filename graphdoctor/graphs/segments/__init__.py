@@ -1,4 +1,4 @@
-"""A graph of ATen operators -> the same graph, whose safe parts are CUDA graphs and whose rest runs as before."""
+"""Run a graph of ATen operators with its safe parts as CUDA graphs and the rest in eager."""
 
 from graphdoctor.graphs.segments.backend import Segments
 from graphdoctor.graphs.segments.forecast import Forecast, forecast

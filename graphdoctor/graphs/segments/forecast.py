@@ -1,4 +1,4 @@
-"""A recorded step -> the graphs that Dynamo would find in it and their parts, foreseen without running Dynamo."""
+"""Predict from a recorded step which graphs Dynamo would find, and their parts, without running Dynamo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphdoctor.values.recording import Iteration, Op
 _TAKING = frozenset({"index", "_unsafe_index", "index_select", "gather", "take", "embedding"})
 _OF_VALUES = "works on a size that depends on values"
 _OF_ITERATION = "works on another shape in other iterations"
-_MADE_ANEW = "is in a graph that Dynamo makes anew for each shape of the state"
+_MADE_ANEW = "is in a graph that Dynamo compiles again for each shape of the state"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One graph of ATen operators -> a callable that runs it, its safe parts as CUDA graphs."""
+"""A callable that runs one graph of ATen operators, with its safe parts as CUDA graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that a graph was captured with -> copies into them, copies out of them, and who still uses them."""
+"""Copy into and out of the tensors that a graph was captured with, and track who still uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node of a torch.fx graph -> the operator as a recording has it, and why a CUDA graph cannot take it."""
+"""A torch.fx node as a recording has the operator, and why a CUDA graph cannot contain it."""
 
 from __future__ import annotations
 

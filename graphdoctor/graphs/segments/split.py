@@ -1,4 +1,4 @@
-"""A torch.fx graph of ATen operators -> its parts: runs of operators to capture, and the rest between them."""
+"""Split a torch.fx graph of ATen operators into runs to capture and the rest between them."""
 
 from __future__ import annotations
 

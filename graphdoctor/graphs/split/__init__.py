@@ -1,1 +1,1 @@
-"""A training step -> graphs of its forward, backward and optimizer, and calls for the glue between."""
+"""Split a training step into graphs of forward, backward and optimizer, with eager calls between them."""

@@ -1,4 +1,4 @@
-"""A step that runs once -> the graphs and the calls that it is made of, in order."""
+"""Run a step once, and collect in order the graphs and eager calls that it consists of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pieces of a step -> the step, to be called with other inputs."""
+"""A step that was built from graphs and eager calls, to be called with other inputs."""
 
 from __future__ import annotations
 

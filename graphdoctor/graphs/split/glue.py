@@ -1,4 +1,4 @@
-"""A call between two graphs, made once -> the same call made again, on the same tensors, in every step."""
+"""An eager call between two graphs, made again on the same tensors in every step."""
 
 from __future__ import annotations
 

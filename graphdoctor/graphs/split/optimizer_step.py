@@ -1,4 +1,4 @@
-"""An optimizer -> its step as a graph of its own, where nothing that Python decides can change."""
+"""Capture the step of an optimizer as a separate graph, if no Python value that it reads can change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A number that the step reads from the device -> a stand-in to pass on, which cannot be looked at."""
+"""A stand-in for a number that the step reads from the device: it can be passed on, and not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python that runs between two calls of the glue -> what it changes, which no later call will."""
+"""Find what Python changes between two eager calls of a split step, which replays leave out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls that a training step's glue is made of -> the same calls, which end the running graph first."""
+"""Stand-ins for the eager calls of a training step, which end the running graph first."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What describes the inputs -> fresh inputs, at any batch size."""
+"""Fresh inputs at any batch size."""

@@ -1,4 +1,4 @@
-"""A tensor's values -> ways to draw others as valid: of the same range, density and order, or the same elsewhere."""
+"""Draw values as valid as given ones: of equal range, density, order, and properties such as symmetry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What describes the inputs -> a function that gives fresh ones on each call."""
+"""Make a function that returns fresh inputs on each call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A target's inputs and a size of one dimension, such as the batch -> the target with inputs of that size."""
+"""Give a target inputs with another size of one dimension, such as the batch."""
 
 from __future__ import annotations
 
@@ -198,8 +198,8 @@ def _notes(target: Target, size: int, agreeing: int, voters: list[torch.Tensor])
     if agreeing * 2 <= len(voters) and len(voters) > 1:
         seen = ", ".join(str(n) for n in dict.fromkeys(int(t.shape[0]) for t in voters))
         yield (
-            f"the leading dimensions of the inputs disagree ({seen}); {size} was taken for the"
-            " batch"
+            f"the leading dimensions of the inputs disagree ({seen}); {size} was used as the"
+            " batch size"
         )
     held = held_batches(target, size) if size > 1 else ""
     if held:

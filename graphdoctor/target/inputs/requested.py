@@ -1,4 +1,4 @@
-"""What the command line asks for: `--input 8x3x224x224:float16` -> a tensor, and a batch size -> who takes it."""
+"""The inputs that the command line requests, as `--input 8x3x224x224:float16`, and who takes a batch size."""
 
 from __future__ import annotations
 

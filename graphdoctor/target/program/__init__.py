@@ -1,1 +1,1 @@
-"""An unmodified program -> the steps that it repeats, each as a target."""
+"""Find the steps that an unmodified program repeats, each as a target."""

@@ -1,4 +1,4 @@
-"""What a running program does to models and optimizers -> events, each with the lines that led there."""
+"""Events of what a running program does to models and optimizers, with the lines that led to each."""
 
 from __future__ import annotations
 

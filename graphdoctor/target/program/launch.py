@@ -1,4 +1,4 @@
-"""A script or a module with its arguments -> the same run as Python's own, and how it ended."""
+"""Run a script or module with its arguments as Python would, and say how it ended."""
 
 from __future__ import annotations
 

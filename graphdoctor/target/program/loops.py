@@ -1,4 +1,4 @@
-"""Events of training steps -> the statements that they come from, and each time that these begin."""
+"""Find the statements from which events of training steps come, and each time that the statements begin."""
 
 from __future__ import annotations
 

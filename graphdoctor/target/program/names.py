@@ -1,4 +1,4 @@
-"""Statements -> the names that they bind, and those that they read before they bind them."""
+"""The names that statements bind, and those that they read before they bind them."""
 
 from __future__ import annotations
 

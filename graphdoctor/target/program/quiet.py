@@ -1,4 +1,4 @@
-"""A step that is run again -> it says nothing, and writes no file: the program's output is its own."""
+"""Run a step again without output and without writing files, which belong to the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statements of a step, in a frame that runs them -> a function that runs them again."""
+"""Compile the statements of a step into a function that runs them again."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def variables_of(span: Span) -> Variables:
 def _check(span: Span, names: Names) -> None:
     where = f"line {span.first_line}"
     if names.suspends:
-        raise NotRebuilt(f"The step at {where} yields or awaits, so it cannot be run by itself.")
+        raise NotRebuilt(
+            f"The step at {where} yields or awaits, so it cannot run outside its function."
+        )
     if names.loaded & {"super", "__class__", "locals"}:
         raise NotRebuilt(f"The step at {where} uses super() or locals(), which need its function.")
     if any(name.startswith("__") and not name.endswith("__") for name in names.attributes):

@@ -1,4 +1,4 @@
-"""Lines of a running function -> the statements that hold them: the step, as it stands in its block."""
+"""Find the statements of a running function that contain given lines: the step in its block."""
 
 from __future__ import annotations
 

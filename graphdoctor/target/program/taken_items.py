@@ -1,4 +1,4 @@
-"""What `next()` gives from a program's iterators while its steps are saved -> the same again, as inputs."""
+"""The items that `next()` took from a program's iterators while steps were saved, given again as inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters -> the nodes of autograd that accumulate their gradients, and which of them are still those of before.
+"""The autograd nodes that accumulate gradients of parameters, and which of them are from before a step.
 
 Autograd makes such a node where there is none, and what hangs on it keeps it: an output, a loss.
 """

@@ -1,4 +1,4 @@
-"""An object -> its own attributes, read without running any of its code."""
+"""Read the attributes of an object without running any of its code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs -> the same call on memory of its own, in the same make."""
+"""Clone inputs, with their memory, strides and shared storages alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A container or an object -> what it holds, and how another like it is made around other parts.
+"""What a container or an object holds, and how to make another like it around other parts.
 
 Lists, tuples, dicts, deques, other mappings, dataclasses and what is registered with torch's pytree are
 containers. Another is made without its constructor and its methods, so that it shares nothing that

@@ -1,4 +1,4 @@
-"""Memory -> what stands for its bits, in hardly any memory of its own: equal for equal bits."""
+"""A small digest of memory, equal for equal bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dictionaries that hold state -> whether they may have been written to, asked without reading them.
+"""Whether dictionaries that hold state may have been written to, without reading them.
 
 CPython counts, or reports, each write into a dictionary, and torch hands that on as a version. A
 dictionary of the version that it was found equal at is equal still; one of another version has to be

@@ -1,4 +1,4 @@
-"""The process -> its random generators, torch's switches and what imports change, saved to be put back."""
+"""Save and restore state of the process: random generators, torch's switches, what imports change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths of values in the state -> what holds each, what it is, and a way to look again without a walk."""
+"""Read values of the state again by their paths, without another walk."""
 
 from __future__ import annotations
 

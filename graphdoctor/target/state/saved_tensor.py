@@ -1,4 +1,4 @@
-"""A tensor, or the memory behind it -> a copy that puts it back, bit for bit, in place."""
+"""Save a tensor, or its memory, and restore it in place, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objects that a step uses -> their tensors and values by name, and a snapshot of them."""
+"""The tensors and values of the objects that a step uses, by name, and a snapshot of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nested inputs and outputs -> their leaves by path, and the same nesting around other leaves.
+"""The leaves of nested inputs and outputs by path, and the same nesting around other leaves.
 
 Containers are what `containers.py` opens. Any other object is one where it holds a tensor, however
 deep. Nothing is written into the caller's, and what cannot be copied is a leaf.

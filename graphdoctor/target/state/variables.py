@@ -1,4 +1,4 @@
-"""A function or a class of the user's -> the variables that it uses from outside."""
+"""The variables that a function or class of the user reads from outside."""
 
 from __future__ import annotations
 

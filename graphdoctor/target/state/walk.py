@@ -1,4 +1,4 @@
-"""Named root objects -> every object whose state they can reach, each once, with its path."""
+"""Walk from named root objects to every object whose state they reach, each once, with its path."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def summarize(workers: Sequence[TraceReport], ranks: RankComparison | None) -> J
         advice = f"Start with {ranks.straggler}: the other ranks wait for it, whatever else they wait for."
     elif exposed.mid > _MUCH:
         advice = (
-            f"Collectives take {exposed.mid:.0%} of a step with nothing beside them: overlap them with computation,"
+            f"Collectives take {exposed.mid:.0%} of a step while nothing is computed: overlap them with computation,"
             " or send less."
         )
     return Job(

@@ -352,7 +352,7 @@ def _found_or_not(factor: float) -> str:
         return "the wall time is no shorter than the simulated step; idle time is scaled to it"
     if factor >= _FACTOR_MOST:
         return "the most that is tried, and the simulated step is still longer; idle time is scaled"
-    return "found so that the simulated step takes the wall time"
+    return "the factor with which the simulated step takes the wall time"
 
 
 def _bounds(profile: DeviceProfile, name: str) -> str:

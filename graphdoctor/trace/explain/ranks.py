@@ -166,8 +166,8 @@ def align(lanes: Sequence[RankLane], workers: Sequence[str]) -> Aligned | str:
     apart = float(np.median(end.max(axis=0) - end.min(axis=0)))
     if apart > max(_LEAST_APART_NS, float(np.median(found.end_ns - found.start_ns)) / 2):
         return (
-            f"The collectives of these ranks do not end together ({apart / 1e3:,.0f} us apart in the"
-            " median): they are not of one run, or not of one group."
+            "The collectives of these ranks do not end together (median difference"
+            f" {apart / 1e3:,.0f} us): the ranks are not of one run, or not of one group."
         )
     return found
 
