@@ -9,12 +9,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from graphdoctor.check.settings.settings import TargetSettings, default_name
-from graphdoctor.target.forms import FORMS, only_module
+from graphdoctor.target.forms import FORMS, ONLY_MODULE
 from graphdoctor.target.outline import Outline, outline
 from graphdoctor.values.errors import GraphDoctorError, UserCodeError
 
 _NO_SOURCES = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
-_DESCRIBING = tuple(form for form in FORMS if form is not only_module.FORM)
+_DESCRIBING = tuple(form for form in FORMS if form is not ONLY_MODULE)
 
 
 def discover(folder: Path, *, root: Path, exclude: Sequence[str] = ()) -> list[TargetSettings]:

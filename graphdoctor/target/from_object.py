@@ -9,7 +9,7 @@ import torch
 
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description, describe, is_step_object
-from graphdoctor.target.forms.form import call
+from graphdoctor.target.forms import call
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import instantiate
 from graphdoctor.values.report import Mode

@@ -17,9 +17,7 @@ import torch
 
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import SHAPES, Description, describe, is_step_object
-from graphdoctor.target.forms import FORMS, only_module
-from graphdoctor.target.forms.form import Form, Source, call
-from graphdoctor.target.forms.model_class import init_inputs
+from graphdoctor.target.forms import FORMS, ONLY_MODULE, Form, Source, call, init_inputs
 from graphdoctor.target.inputs.fresh import Called
 from graphdoctor.target.inputs.requested import BatchArgument, InputSpec, parse_input
 from graphdoctor.target.outline import Outline, outline
@@ -232,7 +230,7 @@ def _check(found: Outline, request: _Request) -> None:
     forms = [form for form in FORMS if form.matches(found)]
     if not forms:
         raise no_target(request.where)
-    if forms == [only_module.FORM] and not request.specs:
+    if forms == [ONLY_MODULE] and not request.specs:
         names = ", ".join(cls.name for cls in found.classes if cls.may_be_module)
         raise UsageError(
             f"{request.where} does not say what the inputs of its model ({names}) are: add "

@@ -122,7 +122,7 @@ def test_disagreement_and_state_of_the_batch_s_size_are_noted() -> None:
     plan = find_batch(target, target.fresh_inputs())
     assert plan.size == 2
     disagree, state = plan.notes
-    assert "disagree (2, 5); 2 was taken" in disagree
+    assert "disagree (2, 5); 2 was used as the batch size" in disagree
     assert "model.cache (2x7)" in state
     assert "weight" not in state
 
