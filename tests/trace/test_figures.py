@@ -72,6 +72,6 @@ def test_terms_say_where_their_figures_come_from(found: dict[str, TraceReport]) 
         return sources["the profiler slows the host"]
 
     assert slowness("real").startswith("assumed by what was recorded")
-    assert slowness("real, wall time known").startswith("found so that")
+    assert slowness("real, wall time known").startswith("the factor with which the simulated step")
     assert slowness("mixed, wall time known").startswith("the wall time is no shorter")
     assert slowness("story 1, wall time known").startswith("the most that is tried")
