@@ -15,7 +15,7 @@ from graphdoctor.pipeline.cells import with_cells_named
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting, put_back, silent
 from graphdoctor.pipeline.stages import report_of, study
 from graphdoctor.record.memory import lacks_memory
-from graphdoctor.record.place import place
+from graphdoctor.record.place import place, place_again
 from graphdoctor.record.session import has_template, on_meta
 from graphdoctor.record.without_values import NO_VALUES, without_values
 from graphdoctor.reporters import for_python
@@ -140,19 +140,20 @@ def _analyze_found(target: Target, why: str, spec: str | None, setting: Setting)
                 if given.is_warm or device.meeting.has_others:
                     raise
                 before.restore()
-                return _from_the_first_call(given, error, spec, setting)
+                place_again(placed, device)
+                return _from_the_first_call(placed, error, spec, setting)
     except EmulationLimit as limit:
         target.close()
         return could_not_run(target, device, str(limit))
 
 
 def _from_the_first_call(
-    target: Target, error: UserCodeError, spec: str | None, setting: Setting
+    placed: Target, error: UserCodeError, spec: str | None, setting: Setting
 ) -> Report:
     """Of a step that a warm-up does not survive: its first calls, perhaps. Raises the error where there are none."""
-    early = replace(target, is_warm=True, notes=(*target.notes, NO_WARM_UP))
+    early = replace(placed, is_warm=True, notes=(*placed.notes, NO_WARM_UP))
     try:
-        return report_of(study(place(early, setting.device), setting), spec, setting)
+        return report_of(study(early, setting), spec, setting)
     except UserCodeError:
         raise error from error.__cause__
 

@@ -55,6 +55,13 @@ def place(target: Target, device: AnyDevice) -> Target:
     return replace(target, fresh_inputs=fresh_inputs, notes=notes)
 
 
+def place_again(placed: Target, device: AnyDevice) -> None:
+    """Put what `place` had moved back on the device, after the target's state was restored."""
+    if PLACED in placed.notes:
+        for tensor in movable(placed):
+            device.put(tensor)
+
+
 def _without_compiler(target: Target, device: AnyDevice) -> Target:
     """On the emulated device compiled code runs as eager: compilers would trace the emulation."""
     if not isinstance(device, EmulatedDevice):

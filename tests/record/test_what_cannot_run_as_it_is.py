@@ -137,18 +137,27 @@ def test_operators_made_for_cpus_are_not_called_safe() -> None:
     assert "quantized.linear_dynamic.default is made for CPUs" in report.reason
 
 
+class EverySecondRaises(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = torch.nn.Linear(8, 8), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls % 2 == 0:
+            raise ValueError("every second call")
+        return self.linear(x)
+
+
 def test_a_step_that_raises_in_every_second_call_is_not_blamed_on_the_capture() -> None:
-    class EverySecondRaises(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.calls = torch.nn.Linear(8, 8), 0
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
-            if self.calls % 2 == 0:
-                raise ValueError("every second call")
-            return self.linear(x)
-
     report = analyzed(lambda: (EverySecondRaises().cuda(), (torch.randn(4, 8, device="cuda"),)))
     assert not report.findings
     assert "every second call" in report.reason
+
+
+def test_the_second_attempt_at_a_step_that_raises_has_its_inputs_on_the_device() -> None:
+    model = EverySecondRaises()
+    report = analyzed(model, torch.randn(4, 8))
+    assert not report.findings
+    assert "every second call" in report.reason and "on the CPU" not in report.reason
+    assert model.calls == 0 and not model.linear.weight.is_cuda
