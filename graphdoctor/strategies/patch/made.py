@@ -180,7 +180,9 @@ def tried(
     report = _written(report, made, reasons, task.folder)
     if not found.is_same or report.patch is None:
         return replace(report, patch=Patch("left out", tried=found.sentence))
-    patch = replace(report.patch, status="same results", tried=found.sentence)
+    failed = [f"{why}." for number, why in reasons.items() if report.steps[number].change]
+    sentence = " ".join([found.sentence, *(f"Not kept: {why}" for why in failed)])
+    patch = replace(report.patch, status="same results", tried=sentence)
     if found.speedup is not None:
         patch = replace(patch, speedup=found.speedup, is_measured=True)
     return replace(report, patch=patch)
@@ -209,9 +211,8 @@ def _one_by_one(
             likely = trials.of(more)
             if likely.is_same:
                 kept, found = more, likely
-                reasons.pop(number, None)
                 break
-            reasons[number] = likely.sentence.rstrip(".")
+            reasons[number] = f"{proposal.edit}: {likely.sentence.rstrip('.')}"
     return kept, found if kept.proposals else together, reasons
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from graphdoctor.strategies.patch.edits.edit import NoProposal
@@ -192,11 +192,14 @@ def _kept_on_device(code: str) -> str:
     return "\n".join(lines)
 
 
-def with_attributes_apart(group: Group, objects: set[str]) -> tuple[Group, dict[str, str]]:
+def with_attributes_apart(
+    group: Group, objects: set[str], held: Container[str] = ()
+) -> tuple[Group, dict[str, str]]:
     """The group with names in the place of `object.attribute`, and what each new name stands for.
 
     Only of objects of which the group takes nothing but attributes that are values: `config.clip`, and
-    `self.optimizer` of `self.optimizer.step()`, but nothing of `model.zero_grad()`.
+    `self.optimizer` of `self.optimizer.step()`, but nothing of `model.zero_grad()`. What is called is no
+    method if it is one of `held`, such as `self.model` of `self.model(x)`.
     """
     tree = ast.parse(group.code)
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
@@ -204,7 +207,7 @@ def with_attributes_apart(group: Group, objects: set[str]) -> tuple[Group, dict[
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in objects:
             part = parents[node]
-            if not isinstance(part, ast.Attribute) or not _is_value(part, parents):
+            if not isinstance(part, ast.Attribute) or not _is_value(part, parents, held):
                 objects = objects - {node.id}
             else:
                 uses.setdefault(node.id, []).append(part)
@@ -224,8 +227,8 @@ def with_attributes_apart(group: Group, objects: set[str]) -> tuple[Group, dict[
     return replace(group, statements=tuple(ast.parse(code).body), code=code), stands_for
 
 
-def _is_value(part: ast.Attribute, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Whether an attribute on one line is read or bound, and not called, nor shown in a text."""
+def _is_value(part: ast.Attribute, parents: dict[ast.AST, ast.AST], held: Container[str]) -> bool:
+    """Whether an attribute on one line is read or bound, and not a method, nor shown in a text."""
     node: ast.AST | None = part
     while node is not None:
         if isinstance(node, ast.JoinedStr):
@@ -233,7 +236,8 @@ def _is_value(part: ast.Attribute, parents: dict[ast.AST, ast.AST]) -> bool:
         node = parents.get(node)
     above = parents[part]
     is_called = isinstance(above, ast.Call) and above.func is part
-    return not is_called and part.lineno == part.end_lineno and not isinstance(part.ctx, ast.Del)
+    is_method = is_called and ast.unparse(part) not in held
+    return not is_method and part.lineno == part.end_lineno and not isinstance(part.ctx, ast.Del)
 
 
 def called(node: ast.AST) -> set[str]:

@@ -131,6 +131,26 @@ class Trainer:
 
 Trainer(SimpleNamespace(scale=2.0, clip=1.0)).run()
 """,
+    "a trainer that calls its model and its criterion": HEAD
+    + """\
+class Trainer:
+    def __init__(self):
+        self.model, self.criterion, self.optimizer = model, nn.CrossEntropyLoss(), optimizer
+        self.seen = 0
+
+    def step(self, x, y):
+        loss = self.criterion(self.model(x), y)  # first
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()  # last
+        self.seen += len(x)
+        return loss.item()
+
+
+trainer = Trainer()
+for x, y in data:
+    print(trainer.step(x, y))
+""",
     "noise that NumPy draws in the middle": HEAD
     + """\
 import numpy as np
@@ -332,6 +352,9 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
     assert "    loss = nn.functional.cross_entropy(out, y) * scale" in trainer
     called = "self.loss = train_step(x, y, config.scale, self.optimizer, config.clip)"
     assert called in map(str.strip, trainer)
+    trainer = body("a trainer that calls its model and its criterion")
+    assert trainer[0] == "def train_step(criterion, model, x, y, optimizer):"
+    assert "    loss = criterion(model(x), y)  # first" in trainer
     assert body("noise that NumPy draws in the middle")[0] == "def train_step(x, z, y, real):"
     branch = body("two optimizers, one of which steps every second time")
     assert "        actor_loss, tuned, alpha = actor_step(x, alpha)" in branch

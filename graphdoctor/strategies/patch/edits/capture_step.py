@@ -72,7 +72,9 @@ class CaptureStep:
             found = (f.location for f in step.report.findings if f.rule in _READS)
             reads = {each.line for each in found if each is not None and each.file == file}
             parts = parts_of(_statements(span), text, reads)
-            extraction = _Extraction(file, text, span, parts, frozenset(step.host_values))
+            modules = frozenset(m.expression for m in step.modules)
+            values = frozenset(step.host_values)
+            extraction = _Extraction(file, text, span, parts, values, modules)
             changes, names = extraction.changes(), extraction.names
         changes = (*changes, *unchecked_distributions(step.report.findings, file))
         estimate = step.report.estimate
@@ -158,16 +160,17 @@ class _Extraction:
     span: Span
     parts: Parts
     host_values: frozenset[str]
+    modules: frozenset[str]  # as the program calls them
 
     def changes(self) -> tuple[Change, ...]:
         try:
             variables_of(self.span)  # raises where they cannot run in a function of their own
         except NotRebuilt as reason:
             raise NoProposal(str(reason).rstrip(".")) from None
-        functions, calls = "", ""
+        functions, calls, held = "", "", self._held_by_attributes()
         for number, (group, name) in enumerate(zip(self.parts.groups, self.names, strict=True)):
             read = self._arguments(group)
-            group, stands_for = with_attributes_apart(group, read & self._kept(group))
+            group, stands_for = with_attributes_apart(group, read & self._kept(group), held)
             own = {*stands_for}
             arguments = _in_order(group, read & group.names.early | own & group.names.early)
             live = self._live(number) - self.parts.bound - own
@@ -204,6 +207,20 @@ class _Extraction:
                 prepared + calls + self.parts.after,
             ),
         )
+
+    def _held_by_attributes(self) -> frozenset[str]:
+        """Objects that attributes hold, such as `self.model`: the modules, and what the step's class assigns."""
+        held = set(self.modules)
+        for cls in (n for n in ast.walk(ast.parse(self.text)) if isinstance(n, ast.ClassDef)):
+            if cls.lineno <= self.span.first_line <= (cls.end_lineno or cls.lineno):
+                methods = {each.name for each in cls.body if isinstance(each, ast.FunctionDef)}
+                assigned = (
+                    n
+                    for n in ast.walk(cls)
+                    if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
+                )
+                held |= {ast.unparse(n) for n in assigned if n.attr not in methods}
+        return frozenset(held)
 
     def _kept(self, group: Group) -> set[str]:
         """Variables that stay bound to one object while the steps run."""
