@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.output import add_color_argument, look_of, show
+from graphdoctor.cli.output import add_color_argument, look_of, progress, show
 from graphdoctor.reporters.files import read
 from graphdoctor.reporters.formats import names_of, written_as
 
@@ -37,7 +38,13 @@ class DiffCommand:
         from graphdoctor.check.compare import compare
 
         names = (args.before.name, args.after.name)
-        changes = compare(_read(args.before), _read(args.after), names=names)
+        reports = []
+        with progress(sys.stderr) as tell:
+            for number, path in enumerate((args.before, args.after), start=1):
+                tell(f"reading {path.name} ({number} of 2)")
+                reports.append(_read(path))
+            tell("comparing")
+            changes = compare(*reports, names=names)
         show(written_as(args.output_format, changes, look_of(args)))
         return 0
 

@@ -159,26 +159,40 @@ def show(text: str) -> None:
 
 @contextmanager
 def progress(stream: TextIO) -> Iterator[Callable[[str], None]]:
-    """What to call with what is done now: one line that is rewritten, on a terminal only.
+    """What to call with the current stage: one line that is rewritten, on a terminal only.
 
-    It says how long everything has taken until then. No spinner: its thread would run beside the step
-    that is being timed and recorded.
+    The line shows the time since the block began; "" removes it. The line also appears while stderr is
+    redirected, as `graphdoctor run` does around a diagnosis. No spinner: its thread would run beside the
+    step that is being timed and recorded.
     """
     if not stream.isatty():
         yield lambda stage: None
         return
 
-    began = time.monotonic()
+    began, columns = time.monotonic(), shutil.get_terminal_size().columns - 1
+    with _copy_of(stream) as terminal:
 
-    def tell(stage: str) -> None:
-        columns = shutil.get_terminal_size().columns - 1
-        minutes, seconds = divmod(int(time.monotonic() - began), 60)
-        line = f"{minutes}:{seconds:02} {visible(stage)} ..."
-        stream.write(f"\r\x1b[K{line[:columns]}")
-        stream.flush()
+        def tell(stage: str) -> None:
+            minutes, seconds = divmod(int(time.monotonic() - began), 60)
+            line = f"{minutes}:{seconds:02} {visible(stage)} ..." if stage else ""
+            terminal.write(f"\r\x1b[K{line[:columns]}")
+            terminal.flush()
 
+        try:
+            yield tell
+        finally:
+            terminal.write("\r\x1b[K")
+            terminal.flush()
+
+
+@contextmanager
+def _copy_of(stream: TextIO) -> Iterator[TextIO]:
+    """The same terminal by a descriptor of its own, or the stream itself if it has no descriptor."""
+    stream.flush()
     try:
-        yield tell
-    finally:
-        stream.write("\r\x1b[K")
-        stream.flush()
+        descriptor = os.dup(stream.fileno())
+    except (OSError, ValueError):
+        yield stream
+        return
+    with open(descriptor, "w", encoding=stream.encoding, errors="backslashreplace") as copy:
+        yield copy

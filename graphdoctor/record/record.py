@@ -130,7 +130,7 @@ def record_series(
     progress: Callable[[str], None] = lambda doing: None,
 ) -> tuple[Iteration, ...]:
     """The session's iterations, one after the other."""
-    doing = "as a capture would see it" if capturing else "as eager runs it"
+    doing = "as in a capture" if capturing else "as eager runs it"
     # Numbers of runs are unique in a session: what one series made is old to the other.
     base = (len(session.batches) if capturing else 0) + 1
     iterations: list[Iteration] = []

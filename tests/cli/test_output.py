@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from graphdoctor.cli.output import progress
 from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
+from graphdoctor.target.program.quiet import quiet
 from tests.support.reports import PARTLY_SAFE
 
 
@@ -100,6 +102,23 @@ def test_progress_is_one_line_on_a_terminal_with_the_time_taken_and_leaves_none(
         tell("recording \x1b[31mnet\nwork")
         assert terminal.getvalue() == "\r\x1b[K1:05 recording \\x1b[31mnet\\nwork ..."
     assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no pseudo-terminals here")
+def test_progress_is_seen_while_stderr_is_muted(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.openpty()
+    with open(writing, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with progress(sys.stderr) as tell, quiet():
+            print("what the step prints", file=sys.stderr)
+            tell("recording")
+            tell("")
+    seen = b""
+    with suppress(OSError):  # Linux raises at the end
+        while part := os.read(reading, 1000):
+            seen += part
+    os.close(reading)
+    assert seen.decode() == "\r\x1b[K0:00 recording ...\r\x1b[K\r\x1b[K"
 
 
 def test_progress_is_silent_elsewhere() -> None:
