@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ from graphdoctor.cli.output import (
     show_or_save,
 )
 from graphdoctor.reporters.formats import written_as
-from graphdoctor.values.errors import CannotDoItHere, UsageError
+from graphdoctor.values.errors import CannotDoItHere, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from graphdoctor.values.options import AnalyzeOptions
@@ -107,9 +108,13 @@ class AnalyzeCommand:
         from graphdoctor.check.settings.files import load
 
         project = load(Path.cwd(), overrides=args.config, isolated=args.isolated)
-        with running(args) as tell:
-            analyzed = _on_ranks if args.ranks > 1 else _on_this_rank
-            together = analyzed(args, tell, begun_s)
+        interrupted = None
+        try:
+            with running(args) as tell:
+                analyzed = _on_ranks if args.ranks > 1 else _on_this_rank
+                together = analyzed(args, tell, begun_s)
+        except Interrupted as error:
+            interrupted, together = error, error.report
         if together is None:
             return 0
 
@@ -124,6 +129,14 @@ class AnalyzeCommand:
             json=lambda: written_as("json", report, look),
             page=lambda: written_as("terminal", report, look),
         )
+        if interrupted is not None:
+            missing = [row.strategy for row in report.strategies if row.status == "timed-out"]
+            print(
+                f"graphdoctor: interrupted: not tried: {', '.join(missing)};"
+                " run the command again to try them",
+                file=sys.stderr,
+            )
+            return interrupted.exit_code
         _check_judged(args, report)
         return 0
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.arguments import (
-    DEFAULT_BUDGET_S,
     DEFAULT_LIMIT_S,
     add_machine_arguments,
     add_program_arguments,
@@ -30,11 +29,11 @@ from graphdoctor.cli.output import (
     check_reports_writable,
     look_of,
     of_rank,
+    progress,
     save_reports,
     show,
 )
 from graphdoctor.values.errors import CannotDoItHere, UsageError
-from graphdoctor.values.escape import visible
 
 if TYPE_CHECKING:
     from graphdoctor.reporters.look import Look
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from graphdoctor.values.program import Exactness, ProgramReport
 
 FEWEST_STEPS = 2
+DEFAULT_BUDGET_S = 60.0
+DEFAULT_RERUN_S = 120.0
 
 
 class RunCommand:
@@ -86,7 +87,7 @@ class RunCommand:
         add("--strategies", type=names, metavar="NAMES",
             help="ways to run a step faster to try; none tries none (default: those that fit)")  # fmt: skip
         add("--budget", type=seconds, default=DEFAULT_BUDGET_S, metavar="TIME",
-            help="how long strategies may take for each step: 120s (the default), 2m ...")  # fmt: skip
+            help="how long the diagnosis of all steps may take, with strategies: 60s (default), 2m ...")  # fmt: skip
         add("--time-limit", type=seconds, default=DEFAULT_LIMIT_S, metavar="TIME",
             help="how long the ranks of a launcher may diagnose a step: 600s (the default), 2m ...")  # fmt: skip
         add_json_argument(parser, "report")
@@ -94,6 +95,8 @@ class RunCommand:
         add("--diff", metavar="FILE",
             help="rerun the program with and without the proposed changes; write them as a diff if the"
             " results match and no step is slower")  # fmt: skip
+        add("--rerun-limit", type=seconds, default=DEFAULT_RERUN_S, metavar="TIME",
+            help="how long each rerun of --diff may take: 120s (the default), 5m ...")  # fmt: skip
         add("--allow", choices=("bitwise", "rounding"), default="rounding",
             help="what may differ with --diff: nothing (bitwise), or the rounding of sums (default)")  # fmt: skip
         add("--trace-dir", metavar="DIR",
@@ -113,21 +116,23 @@ class RunCommand:
         args.report = [(name, path.absolute()) for name, path in args.report]
         program = program_of(args)
         process, folder, look = os.getpid(), os.getcwd(), look_of(args, sys.stderr)
-        options = _options(args)
         from graphdoctor.check.settings.files import load
 
-        project = load(Path.cwd(), overrides=args.config, isolated=args.isolated)
-        with _stdout_for_json(args):
-            from graphdoctor.pipeline import diagnose_program
+        with progress(sys.stderr) as tell:
+            tell("importing torch")
+            options = _options(args)
+            project = load(Path.cwd(), overrides=args.config, isolated=args.isolated)
+            with _stdout_for_json(args):
+                from graphdoctor.pipeline import diagnose_program
 
-            report, said = diagnose_program(program, options, _tell)
+                tell("")
+                report, said = diagnose_program(program, options, tell)
         if os.getpid() != process:  # a child that the program forked
             return report.exit_code
         if said:
             print(said, file=sys.stderr)
-        report = _with_patch(
-            report, program, options, folder=folder, diff=args.diff, allowed=args.allow
-        )
+        with progress(sys.stderr) as tell:
+            report = _with_patch(report, program, options, args, folder=folder, tell=tell)
 
         from graphdoctor.check.selection import selected_steps
 
@@ -159,16 +164,17 @@ def _with_patch(
     report: ProgramReport,
     program: Program,
     options: RunOptions,
+    args: argparse.Namespace,
     *,
     folder: str,
-    diff: str | None,
-    allowed: Exactness,
+    tell: Callable[[str], None],
 ) -> ProgramReport:
     """What to change, tried where a diff is wanted; its file is written where there is something to write."""
     from graphdoctor.strategies.patch.made import tried, with_patch
 
+    allowed: Exactness = args.allow
     report, choice = with_patch(report, folder, allowed)
-    if not diff or choice.is_empty:
+    if not args.diff or choice.is_empty:
         return report
     from graphdoctor.reporters.files import save
     from graphdoctor.strategies.patch.rerun import MOST_STEPS, MOST_STEPS_ON_GPU, Task
@@ -177,9 +183,9 @@ def _with_patch(
     is_on_gpu = report.machine is not None and report.machine.device == "cuda"
     most = MOST_STEPS_ON_GPU if is_on_gpu else MOST_STEPS
     task = Task(program, folder, chosen.device, chosen.gpu, most)
-    report = tried(report, choice, task, time_limit_s=chosen.budget_s, progress=_tell)
+    report = tried(report, choice, task, time_limit_s=args.rerun_limit, progress=tell)
     if report.patch is not None and report.patch.diff:
-        save(report.patch.diff, Path(diff))
+        save(report.patch.diff, Path(args.diff))
     return report
 
 
@@ -244,11 +250,6 @@ def _leave_threads(report: ProgramReport) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(report.exit_code)
-
-
-def _tell(doing: str) -> None:
-    if sys.stderr.isatty():
-        print(f"graphdoctor: {visible(doing)} ...", file=sys.stderr, flush=True)
 
 
 @contextmanager

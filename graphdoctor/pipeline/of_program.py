@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
+import msgspec
 import torch
 
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
+from graphdoctor.device.processes.launched import rank_and_count
 from graphdoctor.device.processes.overdue import ended_after
 from graphdoctor.diagnose.assemble import could_not_run, machine_info, raises_in_capture
 from graphdoctor.diagnose.of_program import program_report
@@ -28,6 +30,7 @@ from graphdoctor.target.program.studies import Waits
 from graphdoctor.target.program.watch import Watch
 from graphdoctor.target.state.tree import input_leaves
 from graphdoctor.values.errors import GraphDoctorError, RaisesInCapture
+from graphdoctor.values.figures import count_text, joined
 from graphdoctor.values.options import RunOptions
 from graphdoctor.values.program import ProgramReport
 from graphdoctor.values.report import Report
@@ -38,20 +41,43 @@ NEVER_ON_GPU = (
 )
 
 
+SKIPPED = "The diagnosis of earlier steps used the budget of {seconds:g} s (--budget)."
+
+
 def diagnose_program(
     program: Program, options: RunOptions, progress: Progress
 ) -> tuple[ProgramReport, str]:
     """Run a program as Python would and diagnose the steps that it repeats, where they stand.
 
     Also what Python would have written to stderr at its end. The program goes on after each
-    diagnosis as if there had been none. Raises UsageError where there is no such program.
+    diagnosis as if there had been none. All diagnoses together have the budget of `options.analyze`: once
+    it is used, no strategy and no further step is begun. Raises UsageError where there is no such program.
     """
+    budget_s = options.analyze.budget_s
+    diagnosed, skipped = 0, 0
     check_names(options.analyze.strategies)
     with _setting_of_program(options, progress) as setting:
 
         def diagnose_step(target: Target) -> Report | str:
-            with ended_after(options.time_limit_s), quiet():
-                return _of_step(target, options, setting, progress)
+            nonlocal diagnosed, skipped
+            left_s = budget_s - watch.diagnosis_s
+            if (
+                left_s <= 0 and diagnosed and rank_and_count()[1] == 1
+            ):  # ranks diagnose the same steps
+                skipped += 1
+                return SKIPPED.format(seconds=budget_s)
+            diagnosed += 1
+            doing = f"step {diagnosed}, {target.name}"
+            deadline_s = time.monotonic() + left_s
+
+            def tell(stage: str) -> None:
+                progress(f"{doing}: {stage}")
+
+            try:
+                with ended_after(options.time_limit_s), quiet():
+                    return _of_step(target, options, setting, tell, deadline_s)
+            finally:
+                progress("")
 
         def observe(waits: Waits) -> AbstractContextManager[None]:
             if setting is None:
@@ -66,7 +92,26 @@ def diagnose_program(
         if ended.ending != "interrupted":  # who pressed Ctrl-C does not wait for a diagnosis
             watch.finish()
         machine = machine_info(setting.device) if setting is not None else None
-        return program_report(program, ended, watch, wall_s=wall_s, machine=machine), ended.text
+        report = program_report(program, ended, watch, wall_s=wall_s, machine=machine)
+        return _with_budget_note(report, budget_s, skipped), ended.text
+
+
+def _with_budget_note(report: ProgramReport, budget_s: float, skipped: int) -> ProgramReport:
+    """With a note of what the budget did not reach, if there is such a thing."""
+    untried = sum(
+        step.report is not None and any(row.status == "timed-out" for row in step.report.strategies)
+        for step in report.steps
+    )
+    missing = [f"{count_text(skipped, 'step')} not diagnosed"] if skipped else []
+    if untried:
+        missing.append(f"not all strategies tried for {count_text(untried, 'step')}")
+    if not missing or report.ending == "interrupted":
+        return report
+    note = (
+        f"The diagnosis used its budget of {budget_s:g} s: {joined(missing)}. Pass more time, such as"
+        f" `--budget {-(-2 * budget_s // 60):.0f}m`."
+    )
+    return msgspec.structs.replace(report, notes=(*report.notes, note))
 
 
 @contextmanager
@@ -80,14 +125,18 @@ def _setting_of_program(options: RunOptions, progress: Progress) -> Iterator[Set
 
 
 def _of_step(
-    target: Target, options: RunOptions, setting: Setting | None, progress: Progress
+    target: Target,
+    options: RunOptions,
+    setting: Setting | None,
+    progress: Progress,
+    deadline_s: float,
 ) -> Report | str:
     """The report, or why there is none."""
     if setting is None:
         emulated = replace(options.analyze, device="emulated")
         with open_setting(emulated, progress) as own:
-            return _of_step(target, options, own, progress)
-    setting = _apart(setting, target)
+            return _of_step(target, options, own, progress, deadline_s)
+    setting = replace(_apart(setting, target), progress=progress, deadline_s=deadline_s)
     step = target.step
 
     def harmless(*args: object, **kwargs: object) -> object:

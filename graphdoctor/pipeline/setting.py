@@ -33,6 +33,7 @@ class Setting:
     device: AnyDevice
     options: AnalyzeOptions = _DEFAULTS
     progress: Progress = silent
+    deadline_s: float | None = None  # by time.monotonic(), for strategies; None: their budget alone
 
     @property
     def profile(self) -> DeviceProfile:

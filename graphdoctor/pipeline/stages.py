@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -138,6 +139,7 @@ def report_of(studied: Studied, spec: str | None, setting: Setting) -> Report:
                 options=options,
                 profile=setting.profile,
                 spec=spec,
+                deadline_s=setting.deadline_s or time.monotonic() + options.budget_s,
                 progress=setting.progress,
             )
         except EmulationLimit as limit:  # another rank ended before

@@ -65,8 +65,10 @@ def limit_s(
     return min(left_s, max(left_s / 2, _CHANCE * needed_s(strategy, iteration)))
 
 
-def budget_for(strategies: Sequence[Strategy], iteration: Iteration) -> str:
-    """A budget that gives all of these a chance, as `--budget` takes it: "4m"."""
-    seconds = sum(needed_s(strategy, iteration) for strategy in strategies)
+def budget_for(
+    strategies: Sequence[Strategy], iteration: Iteration, *, spent_s: float = 0.0
+) -> str:
+    """A budget that gives all of these a chance after `spent_s` of it, as `--budget` takes it: "4m"."""
+    seconds = spent_s + sum(needed_s(strategy, iteration) for strategy in strategies)
     minutes = -(-seconds // 60)
     return f"{minutes:.0f}m"

@@ -38,6 +38,7 @@ from graphdoctor.strategies.trial import (
 )
 from graphdoctor.strategies.varying import varying_shapes
 from graphdoctor.values.captures import CaptureOutcome, outcome_of_whole_step
+from graphdoctor.values.errors import Interrupted
 from graphdoctor.values.figures import ratio_range, ratio_text
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import bracketed
@@ -193,7 +194,7 @@ class Contest:
     options: AnalyzeOptions
     profile: DeviceProfile
     spec: str | None
-    deadline: float  # by time.monotonic()
+    deadline_s: float  # by time.monotonic()
     processes: FreshProcesses
 
     @property
@@ -210,7 +211,7 @@ class Contest:
 
     @property
     def left_s(self) -> float:
-        return self.deadline - time.monotonic()
+        return self.deadline_s - time.monotonic()
 
 
 def compare_strategies(
@@ -220,28 +221,42 @@ def compare_strategies(
     options: AnalyzeOptions,
     profile: DeviceProfile,
     spec: str | None,
+    deadline_s: float,
     progress: Callable[[str], None],
 ) -> Report:
     """The report with a row for each strategy that `options` ask for, and a recommendation.
 
+    No strategy is begun after `deadline_s`, by `time.monotonic()`. Raises Interrupted, with the rows that
+    are known, if Ctrl-C is pressed while strategies are tried.
     The graph of the whole step, which the analysis made and verified, is released on the way.
     """
     with own_processes() as processes:
         contest = _contest(
-            report, evidence, options=options, profile=profile, spec=spec, processes=processes
+            report,
+            evidence,
+            options=options,
+            profile=profile,
+            spec=spec,
+            deadline_s=deadline_s,
+            processes=processes,
         )
-        every = with_noise_told(_rows(contest, report, progress))
+        rows, is_interrupted = _rows(contest, report, progress)
+        every = with_noise_told(rows)
     sentence, next_fix = next_finding(contest.evidence, contest.profile)
     then = " ".join(filter(None, (sentence, would_pay_more(every))))
     advice = recommend(every, report.findings, then=then)
     if advice is not None:
         advice = replace(advice, next_fix=next_fix)
-    return replace(report, strategies=every, recommendation=advice)
+    report = replace(report, strategies=every, recommendation=advice)
+    if is_interrupted:
+        raise Interrupted(report)
+    return report
 
 
 def _rows(
     contest: Contest, report: Report, progress: Callable[[str], None]
-) -> tuple[StrategyOutcome, ...]:
+) -> tuple[tuple[StrategyOutcome, ...], bool]:
+    """The row of each strategy, and whether Ctrl-C ended the trials."""
     strategies = chosen(contest.options.strategies, is_emulated=contest.is_emulated)
     if contest.has_processes and any(one.name != WHOLE_NAME for one in strategies):
         contest.processes.start_next()  # beside what is foreseen here
@@ -261,9 +276,15 @@ def _rows(
     for number, strategy in enumerate(waiting, start=1):
         progress(f"trying {strategy.name} ({number} of {len(waiting)}{more})")
         later = [one for one in waiting[number:] if _is_to_try(contest, one, rows)]
-        row = _row(contest, strategy, rows, later=later, more=more)
+        try:
+            row = _row(contest, strategy, rows, later=later, more=more)
+        except KeyboardInterrupt:
+            for one in waiting[number - 1 :]:
+                cut = replace(rows[one.name], status="timed-out", reason="interrupted", code="")
+                rows[one.name] = _untried(contest, one, rows, more=more) or cut
+            return tuple(rows.values()), True
         rows[strategy.name] = as_on_all_ranks(row, contest.meeting)
-    return tuple(rows.values())
+    return tuple(rows.values()), False
 
 
 def _budget_for_all(
@@ -276,7 +297,8 @@ def _budget_for_all(
     iteration = contest.known.iteration
     if sum(needed_s(one, iteration) for one in trying) <= contest.left_s:
         return ""
-    return f"; all take about --budget {budget_for(trying, iteration)}"
+    spent_s = max(0.0, contest.options.budget_s - contest.left_s)
+    return f"; all take about --budget {budget_for(trying, iteration, spent_s=spent_s)}"
 
 
 def _contest(
@@ -286,6 +308,7 @@ def _contest(
     options: AnalyzeOptions,
     profile: DeviceProfile,
     spec: str | None,
+    deadline_s: float,
     processes: FreshProcesses,
 ) -> Contest:
     target = evidence.session.target
@@ -298,8 +321,7 @@ def _contest(
         varying=varying_shapes(evidence.recording.captured),
         ran=evidence.ran,
     )
-    deadline = time.monotonic() + options.budget_s
-    return Contest(evidence, known, options, profile, spec, deadline, processes)
+    return Contest(evidence, known, options, profile, spec, deadline_s, processes)
 
 
 def _foreseen(contest: Contest, strategy: Strategy, estimated: Estimate | None) -> StrategyOutcome:

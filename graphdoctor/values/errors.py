@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphdoctor.values.report import Report
+
 
 class GraphDoctorError(Exception):
     """Something a person can act on: the text says what was expected, what was found, what to do next."""
@@ -41,6 +46,16 @@ class CannotDoItHere(GraphDoctorError):
     """The machine lacks what was asked for, such as a GPU or a package."""
 
     exit_code = 4
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C was pressed while strategies were tried; `report` has everything that is known."""
+
+    exit_code = 130
+
+    def __init__(self, report: Report) -> None:
+        super().__init__()
+        self.report = report
 
 
 class HostWaited(AssertionError):

@@ -15,6 +15,7 @@ from graphdoctor.cli import main
 from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import parsed
+from graphdoctor.values.errors import Interrupted
 from graphdoctor.values.figures import many_text, more_bytes_text
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Report
@@ -112,6 +113,22 @@ def test_asking_for_what_cannot_be_judged_in_time_is_no_success(
     assert main(["analyze", "model.py"]) == 0  # they were not asked for
     analysis(judged("timed-out", "failed"))
     assert main(asked) == 0
+
+
+def test_ctrl_c_shows_what_is_known_and_says_what_is_missing(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    analysis(PARTLY_SAFE)
+
+    def interrupted(*_: object) -> Report:
+        raise Interrupted(judged("verified", "timed-out"))
+
+    monkeypatch.setattr(sys.modules["graphdoctor.pipeline"], "analyze_target", interrupted)
+    assert main(["analyze", "model.py", "--json", "report.json"]) == 130
+    said = capsys.readouterr()
+    assert "PARTLY SAFE" in said.out and "GD101" in said.out
+    assert said.err.startswith("graphdoctor: interrupted: not tried: whole; ")
+    assert parsed(Path("report.json").read_text(), Report, name="").verdict == "partly-safe"
 
 
 def page(report: Report, **look: Any) -> str:

@@ -19,7 +19,7 @@ from graphdoctor.strategies import choice, side_by_side
 from graphdoctor.strategies.own_process import Job
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.whole import Whole
-from graphdoctor.values.errors import UsageError
+from graphdoctor.values.errors import Interrupted, UsageError
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.speed import StrategyOutcome
 from tests.support import fake_strategies as fakes
@@ -290,6 +290,30 @@ def test_a_budget_that_is_too_small_for_all_is_said_at_once(listed: Any, tmp_pat
     assert "trying one-graph (1 of 2; all take about --budget 1m)" in doing
     assert [row.status for row in rows] == ["timed-out", "timed-out"]
     assert all("all take about --budget 1m" in row.reason for row in rows)
+
+
+def test_ctrl_c_keeps_the_verdict_the_findings_and_the_rows_that_are_known(listed: Any) -> None:
+    class Stopped(fakes.Fake):
+        name = "stopped"
+
+        def build(self, *args: Any, **kwargs: Any) -> Any:
+            raise KeyboardInterrupt
+
+    class Later(fakes.Fake):
+        name = "later"
+
+    listed(fakes.Fake(), Stopped(), Later(), fakes.Compiling())
+    with pytest.raises(Interrupted) as caught:
+        analyze(hazardous, device="emulated", strategies=("fake", "stopped", "later", "compiling"))
+    report = caught.value.report
+    assert report.verdict == "partly-safe"
+    assert "GD101" in [finding.rule for finding in report.findings]
+    assert [(row.strategy, row.status, row.reason) for row in report.strategies[:3]] == [
+        ("fake", "verified", "all 4 tensors equal eager's bit for bit"),
+        ("stopped", "timed-out", "interrupted"),
+        ("later", "timed-out", "interrupted"),
+    ]
+    assert report.strategies[3].status == "planned"
 
 
 def test_a_strategy_is_measured_for_four_seconds_or_a_sixth_of_its_time() -> None:

@@ -14,6 +14,7 @@ from graphdoctor.target.program.rebuild import NotRebuilt
 from graphdoctor.target.program.step import SeenStep
 from graphdoctor.target.state.snapshot import snapshot
 from graphdoctor.target.target import Target
+from graphdoctor.values.errors import Interrupted
 from graphdoctor.values.locations import Location
 from graphdoctor.values.options import Bounds
 
@@ -127,6 +128,9 @@ class Studies:
                     now.restore()
         except NotRebuilt as reason:
             step.reason = str(reason)
+        except Interrupted as error:
+            step.outcome = error.report
+            raise
         except KeyboardInterrupt:
             step.reason = "Its diagnosis was interrupted."
             raise

@@ -11,8 +11,10 @@ import pytest
 
 from graphdoctor.target.program.studies import Studies
 from graphdoctor.target.state.snapshot import snapshot
+from graphdoctor.values.errors import Interrupted
 from graphdoctor.values.options import Bounds
 from tests.support.programs import run
+from tests.support.reports import PARTLY_SAFE
 
 
 def interrupted(target: object) -> object:
@@ -38,6 +40,17 @@ def test_a_step_whose_diagnosis_is_interrupted_is_said_to_be() -> None:
         studies.finish(step)
     assert (step.reason, step.is_done) == ("Its diagnosis was interrupted.", True)
     assert not studies.is_busy
+
+
+def test_an_interrupted_step_keeps_the_report_that_is_known() -> None:
+    def strategies_interrupted(target: object) -> object:
+        raise Interrupted(PARTLY_SAFE)
+
+    studies = Studies(strategies_interrupted, Bounds(after=3, steps=4), lambda waits: nullcontext())
+    step = kept_step()
+    with pytest.raises(KeyboardInterrupt):
+        studies.finish(step)
+    assert (step.outcome, step.reason) == (PARTLY_SAFE, "")
 
 
 def test_a_program_that_is_interrupted_is_not_kept_by_a_diagnosis(tmp_path: Path) -> None:
