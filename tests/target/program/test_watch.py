@@ -64,7 +64,7 @@ for i in range(10):
     assert (name, mode, rules) == ("program.py:10-14", "training", ())
 
 
-def test_a_tensor_that_the_program_replaces_between_the_steps_leaves_the_verdict_unknown(
+def test_a_tensor_that_the_program_replaces_between_the_steps_is_a_finding(
     tmp_path: Path,
 ) -> None:
     body = """\
@@ -76,8 +76,9 @@ with torch.no_grad():
         model(torch.randn(2, 4, device="cuda"))
 """
     (step,) = ran(tmp_path, body).report.steps
-    assert step.report is not None and step.report.verdict == "unknown"
-    assert "model.scale" in step.report.reason
+    assert step.report is not None and step.report.verdict == "unsafe"
+    messages = [one.message for one in step.report.findings if one.rule == "GD205"]
+    assert any("model.scale" in message for message in messages)
 
 
 def test_where_the_host_waits_between_the_steps_is_told_apart_from_the_step(tmp_path: Path) -> None:
