@@ -254,6 +254,7 @@ with torch.cuda.graph(graph):  # the gradients are made in here, and stay where 
     static_loss = forward_backward()
 
 def fast_step(*data):
+    # A shorter last batch does not fit, and one of size 1 is repeated: use drop_last=True.
     for static, fresh in zip(static_inputs, data):
         static.copy_(fresh)  # same shapes and dtypes as the examples
     graph.replay()  # fills static_loss and every parameter's .grad; never set those to None

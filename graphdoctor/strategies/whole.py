@@ -35,6 +35,7 @@ with torch.no_grad(), torch.cuda.graph(graph):
     static_output = model(static_input)
 
 def fast(data):
+    # A shorter last batch (drop_last=False in the DataLoader) does not fit: call the model for it.
     static_input.copy_(data)  # same shape and dtype as the example
     graph.replay()
     return static_output.clone()  # the next replay writes over static_output
@@ -54,6 +55,7 @@ with torch.cuda.graph(graph):  # this runs nothing: the first replay is the next
     static_loss = step(*static_inputs)  # forward, backward and optimizer.step()
 
 def fast_step(*data):
+    # A shorter last batch does not fit, and one of size 1 is repeated: use drop_last=True.
     for static, fresh in zip(static_inputs, data):
         static.copy_(fresh)  # same shapes and dtypes as the examples
     graph.replay()

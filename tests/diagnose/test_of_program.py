@@ -26,7 +26,7 @@ def report_of(
 ) -> ProgramReport:
     watch = SimpleNamespace(
         steps=steps, reasons=reasons, updates_by_hand=by_hand, diagnosis_s=0.0, loading_s=0.0, only=only,
-        after=3,
+        after=3, short_batches={},
     )  # fmt: skip
     return program_report(
         Program("train.py", ("--quick",)), Ended(ending, 0), watch, wall_s=wall_s, machine=None

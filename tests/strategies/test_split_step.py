@@ -224,6 +224,7 @@ def test_the_code_is_python_and_has_the_glue_that_the_step_has() -> None:
         code = SPLIT.code(found.known)
     compile(code, "pasted", "exec")
     assert "scaler.step(optimizer)" in code and "scheduler.step()" in code
+    assert "# A shorter last batch" in code and "drop_last" in code
     with tried(adam_training.graphdoctor_target) as found:
         code = SPLIT.code(found.known)
     assert "scaler" not in code and "scheduler" not in code

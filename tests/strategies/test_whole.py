@@ -115,6 +115,7 @@ def test_the_code_is_python_for_the_mode(subject: object) -> None:
     with tried(subject) as found:  # type: ignore[arg-type]
         code = WHOLE.code(found.known)
         compile(code, "pasted", "exec")
+        assert "# A shorter last batch" in code and "drop_last" in code
         assert ("step(*static_inputs)" in code) == (found.known.mode == "training")
 
 

@@ -65,7 +65,7 @@ class Listener(Protocol):
 
     def unmark(self) -> None: ...
 
-    def loaded(self, wall_s: float) -> None: ...
+    def loaded(self, batches: object, wall_s: float) -> None: ...
 
     def call(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]
@@ -180,7 +180,7 @@ def _loading(following: Any) -> Any:
         finally:
             nesting.inside = was_inside
             if Heard.listener is not None:
-                Heard.listener.loaded(time.perf_counter() - began)
+                Heard.listener.loaded(batches, time.perf_counter() - began)
 
     return load
 

@@ -17,6 +17,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch.utils.data import BatchSampler
 
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.program.ending import Ending, unseen
@@ -136,6 +137,19 @@ def _calls(events: Sequence[Event]) -> Iterator[tuple[int, int]]:
             yield id(event.places[0].code), event.places[0].line
 
 
+def _short_batch(batches: object) -> tuple[int, int] | None:
+    """How many samples the last batch of a DataLoader has, and the others; None where all have as many."""
+    sampler = getattr(batches, "_index_sampler", None)
+    if not isinstance(sampler, BatchSampler) or sampler.drop_last:
+        return None
+    try:
+        count = len(sampler.sampler)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    left = count % sampler.batch_size
+    return (left, sampler.batch_size) if left and count > sampler.batch_size else None
+
+
 def _is_tensor(value: object) -> bool:
     with torch._C.DisableTorchFunction():
         return isinstance(value, torch.Tensor)
@@ -194,6 +208,9 @@ class Watch:
         self._compiled: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._is_off = False
         self.loading_s = 0.0
+        self.short_batches: dict[
+            tuple[int, int], None
+        ] = {}  # samples of the last one, and of others
         self._patience = _PATIENCE
         self.first_s: float | None = None  # when the first event came
         self.reasons: list[str] = []
@@ -323,9 +340,13 @@ class Watch:
             step.wall_s += time.perf_counter() - begun
             self._studies.leave(step)
 
-    def loaded(self, wall_s: float) -> None:
+    def loaded(self, batches: object, wall_s: float) -> None:
         """A DataLoader gave a batch."""
-        if not self._is_deaf and self.first_s is not None:
+        if self._is_deaf:
+            return
+        if (sizes := _short_batch(batches)) is not None:
+            self.short_batches.setdefault(sizes)
+        if self.first_s is not None:
             self.loading_s += wall_s
 
     def mark(self, frame: FrameType) -> None:

@@ -140,6 +140,24 @@ for x in torch.utils.data.DataLoader(Data(), batch_size=2):
     assert (step.name, step.begun) == ("program.py:13-16", 10)
 
 
+@pytest.mark.parametrize(
+    ("samples", "how", "sizes"),
+    [(23, "", "3 of 4"), (23, ", drop_last=True", ""), (24, "", ""), (3, "", "")],
+    ids=["a short last batch", "which is dropped", "no short one", "only one batch"],
+)
+def test_a_shorter_last_batch_is_named(samples: int, how: str, sizes: str, tmp_path: Path) -> None:
+    body = f"""\
+for x in torch.utils.data.DataLoader(torch.ones({samples}, 4), batch_size=4{how}):
+    loss = model(x.cuda()).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    del loss
+"""
+    notes = [one for one in ran(tmp_path, body).report.notes if "drop_last=True" in one]
+    assert len(notes) == bool(sizes) and all(f"has {sizes} samples" in one for one in notes)
+
+
 def test_what_the_loop_still_holds_of_the_step_before_is_named_until_it_is_deleted(
     tmp_path: Path,
 ) -> None:
