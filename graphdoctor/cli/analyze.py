@@ -229,4 +229,5 @@ def _options(args: argparse.Namespace) -> AnalyzeOptions:
         budget_s=args.budget,
         fixed_inputs=args.inputs == "fixed",
         values=args.values,
+        times_stages=True,
     )

@@ -281,6 +281,7 @@ def _options(args: argparse.Namespace) -> RunOptions:
         trace_dir=args.trace_dir,
         strategies=args.strategies,
         budget_s=args.budget,
+        times_stages=True,
     )
     ends = args.stop
     if ends is None:

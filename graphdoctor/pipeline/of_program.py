@@ -136,7 +136,7 @@ def _of_step(
         emulated = replace(options.analyze, device="emulated")
         with open_setting(emulated, progress) as own:
             return _of_step(target, options, own, progress, deadline_s)
-    setting = replace(_apart(setting, target), progress=progress, deadline_s=deadline_s)
+    setting = replace(_apart(setting, target), progress=progress, deadline_s=deadline_s, begun=[])
     step = target.step
 
     def harmless(*args: object, **kwargs: object) -> object:

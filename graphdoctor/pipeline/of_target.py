@@ -90,7 +90,7 @@ def _analyze(
     check_names(options.strategies)
     options = _of_device_that_can(options)
     with open_setting(options, progress) as setting:
-        progress("finding the model")
+        setting.begin("finding the model")
         target = find()
         why = _why_without_values(target, setting)
         is_template = not why and has_template(target)

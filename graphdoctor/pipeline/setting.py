@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -17,6 +18,7 @@ from graphdoctor.record.memory import memory_for_results
 from graphdoctor.target import Snapshot, Target, snapshot
 from graphdoctor.target.state.saved_tensor import USERS_MEMORY, Memory
 from graphdoctor.values.options import AnalyzeOptions
+from graphdoctor.values.report import StageTime
 
 Progress = Callable[[str], None]
 _DEFAULTS = AnalyzeOptions()
@@ -28,12 +30,31 @@ def silent(doing: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where and how a step is studied, and where progress is reported."""
+    """Where and how a step is studied, and where progress is reported.
+
+    `begun` has the stages that began, each with its beginning by `time.monotonic()`.
+    """
 
     device: AnyDevice
     options: AnalyzeOptions = _DEFAULTS
     progress: Progress = silent
     deadline_s: float | None = None  # by time.monotonic(), for strategies; None: their budget alone
+    begun: list[tuple[str, float]] = field(default_factory=list)
+
+    def begin(self, stage: str) -> None:
+        """Report the stage as progress and note when it began."""
+        self.begun.append((stage, time.monotonic()))
+        self.progress(stage)
+
+    def stage_times(self) -> tuple[StageTime, ...]:
+        """The stages in time order, the last one until now; () if the options do not ask for them."""
+        if not self.options.times_stages:
+            return ()
+        ends = [*(began for _, began in self.begun[1:]), time.monotonic()]
+        return tuple(
+            StageTime(stage, end - began)
+            for (stage, began), end in zip(self.begun, ends, strict=True)
+        )
 
     @property
     def profile(self) -> DeviceProfile:

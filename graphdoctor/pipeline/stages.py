@@ -26,7 +26,7 @@ from graphdoctor.record.variation import narrowed, with_fixed_inputs
 from graphdoctor.strategies.evidence import Evidence, Studied
 from graphdoctor.strategies.side_by_side import compare_strategies
 from graphdoctor.target import Target
-from graphdoctor.values.errors import RaisesLater, UsageError, UserCodeError
+from graphdoctor.values.errors import Interrupted, RaisesLater, UsageError, UserCodeError
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import Report
 from graphdoctor.values.speed import GraphMemory
@@ -37,7 +37,7 @@ def study(target: Target, setting: Setting) -> Studied:
     if setting.options.fixed_inputs:
         target = with_fixed_inputs(target)
     session, ran, recording = _recorded(target, setting)
-    setting.progress("diagnosing")
+    setting.begin("diagnosing")
     diagnosis = diagnose(recording)
     plan = partition(recording, diagnosis, profile=setting.profile)
     return Studied(session, recording, diagnosis, plan, ran)
@@ -45,9 +45,10 @@ def study(target: Target, setting: Setting) -> Studied:
 
 def _recorded(target: Target, setting: Setting) -> tuple[Session, EagerRuns | None, Recording]:
     """Inputs whose other values turn out not to go together after all are kept as given."""
-    setting.progress("warming up")
+    setting.begin("warming up")
     try:
         session = prepare(target, setting.device, iterations=setting.options.iterations)
+        setting.begin("recording")
         return _recorded_from(session, setting)
     except RaisesLater as error:
         return _recorded_as_far_as_it_goes(session, target, error, setting)
@@ -93,12 +94,12 @@ def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidenc
     _check_not_empty(recording)
     costed = with_costs(studied.diagnosis.findings, recording, setting.profile)
     diagnosis = replace(studied.diagnosis, findings=costed)
-    setting.progress("capturing and verifying")
+    setting.begin("capturing and verifying")
     cut = partial(partition, recording, profile=setting.profile)
     captured = capture_and_verify(session, recording, diagnosis, plan, ran=studied.ran, cut=cut)
     diagnosis, plan = diagnosis.without(captured.refuted), captured.plan
     try:
-        setting.progress("estimating the speedup")
+        setting.begin("estimating the speedup")
         speed = time_step(session, recording, captured, plan, setting.options, setting.profile)
         results = Results(
             findings=diagnosis.findings,
@@ -118,7 +119,18 @@ def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidenc
 
 
 def report_of(studied: Studied, spec: str | None, setting: Setting) -> Report:
-    """All that is said of the step; `spec` finds its target again in another process."""
+    """All that is said of the step; `spec` finds its target again in another process.
+
+    Raises Interrupted, with the report so far, if Ctrl-C is pressed while strategies are tried.
+    """
+    try:
+        report = _report_of(studied, spec, setting)
+    except Interrupted as error:
+        raise Interrupted(replace(error.report, stages=setting.stage_times())) from None
+    return replace(report, stages=setting.stage_times())
+
+
+def _report_of(studied: Studied, spec: str | None, setting: Setting) -> Report:
     options = setting.options
     if setting.device.kind == "cuda" and (
         options.trace_dir is not None or options.strategies != ()
@@ -132,6 +144,7 @@ def report_of(studied: Studied, spec: str | None, setting: Setting) -> Report:
             report = with_traces(report, evidence)
         if options.strategies == ():
             return report
+        setting.begin("trying strategies")
         try:
             return compare_strategies(
                 report,

@@ -22,7 +22,8 @@ class AnalyzeOptions:
     folder for profiler traces, or None for no traces. `strategies` names the ways to run the step
     faster that are compared, within `budget_s` seconds; None takes those that fit the device.
     `values` "none" runs the step on shapes only, "real" never does; "auto" decides by the weights.
-    With `fixed_inputs` every iteration gets the inputs as given, and none other values.
+    With `fixed_inputs` every iteration gets the inputs as given, and none other values. With
+    `times_stages` the report has the wall time of each stage, which differs from run to run.
     """
 
     mode: Mode | None = None
@@ -35,6 +36,7 @@ class AnalyzeOptions:
     strategies: tuple[str, ...] | None = None
     budget_s: float = 120.0
     fixed_inputs: bool = False
+    times_stages: bool = False
     values: ValuesChoice = "auto"
 
 

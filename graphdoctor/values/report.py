@@ -43,6 +43,13 @@ class Machine(Struct, frozen=True):
     platform: str
 
 
+class StageTime(Struct, frozen=True):
+    """A stage of the analysis and its wall time."""
+
+    stage: str
+    wall_s: float
+
+
 class RankOutcome(Struct, frozen=True):
     """What one rank of several says of the step."""
 
@@ -80,3 +87,4 @@ class Report(Struct, frozen=True):
     ] = ()  # of a step of several ranks; the rest is said of all of them
     lanes: StepLanes | None = None  # None of a step that did not run
     memory: GraphMemory | None = None  # of a graph of the whole step, where that can be one
+    stages: tuple[StageTime, ...] = ()  # in time order; () of reports that have to be reproducible

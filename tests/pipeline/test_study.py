@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -13,13 +14,25 @@ from torch import nn
 import graphdoctor
 from graphdoctor import pipeline
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
-from graphdoctor.pipeline import Setting, open_setting, proven, put_back, silent, stages, study
+from graphdoctor.pipeline import (
+    Setting,
+    analyze_target,
+    open_setting,
+    proven,
+    put_back,
+    silent,
+    stages,
+    study,
+)
 from graphdoctor.record.place import place
+from graphdoctor.reporters.formats import written_as
+from graphdoctor.reporters.look import Look
 from graphdoctor.sweep import run
 from graphdoctor.target import from_object
 from graphdoctor.values.errors import UsageError, UserCodeError
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Report
+from tests.support.strategy_rows import STEP_FILE
 from tests.support.sweeps import sweep_object
 
 EMULATED = AnalyzeOptions(device="emulated", iterations=2, strategies=())
@@ -106,6 +119,32 @@ def test_what_cannot_be_emulated_after_the_recording_is_not_verified_either(
     monkeypatch.setattr(stages, "capture_and_verify", limited)
     report = analyzed(lambda data: data * 2, torch.randn(2, 8))
     assert (report.verdict, report.limits) == ("unknown", ("aten.odd has no kernel on the CPU",))
+
+
+def test_a_report_has_the_time_of_each_stage_in_order_if_asked(tmp_path: Path) -> None:
+    file = tmp_path / "timed_stages_of_test.py"
+    file.write_text(STEP_FILE)
+
+    def report(**options: Any) -> Report:
+        return analyze_target(str(file), AnalyzeOptions(device="emulated", **options), silent)
+
+    timed = report(times_stages=True)
+    assert [one.stage for one in timed.stages] == [
+        "finding the model",
+        "warming up",
+        "recording",
+        "diagnosing",
+        "capturing and verifying",
+        "estimating the speedup",
+        "trying strategies",
+    ]
+    assert all(one.wall_s >= 0.0 for one in timed.stages)
+    assert sum(one.wall_s for one in timed.stages) > 0.0
+    shown = written_as("terminal", timed, Look(show_all=True))
+    assert " s: finding the model " in shown
+    again = report(strategies=())
+    assert again.stages == ()  # the same step gives the same bytes
+    assert "finding the model" not in written_as("terminal", again, Look(show_all=True))
 
 
 @pytest.mark.parametrize(("most", "recorded"), [(1, "1 time"), (3, "1 time")])

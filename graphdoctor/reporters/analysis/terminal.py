@@ -105,6 +105,9 @@ def basis_rows(report: Report, base: str) -> Iterator[tuple[str, str]]:
     operators = count_text(report.operators, "operator")
     yield "Target", f"{path_text(target.file, base)}, found by {target.entry}"
     yield "Step", f"{operators}, {count_text(report.iterations, 'iteration')} compared"
+    if report.stages:
+        times = ", ".join(f"{one.stage} {one.wall_s:.1f} s" for one in report.stages)
+        yield "Time", f"{sum(one.wall_s for one in report.stages):.1f} s: {times}"
     yield "Machine", f"{device}, torch {machine.torch}, Python {machine.python}"
     yield "", f"{machine.platform}; graphdoctor {report.tool_version}"
 
