@@ -82,6 +82,7 @@ class CalledCuda:
         self.observed_by = device.observed_by
         self.assuming_capture = device.assuming_capture
         self.device_name_of = device.device_name_of
+        self.meeting = device.meeting
 
 
 def on_a_gpu(
