@@ -132,7 +132,7 @@ class AnalyzeCommand:
         if interrupted is not None:
             missing = [row.strategy for row in report.strategies if row.status == "timed-out"]
             print(
-                f"graphdoctor: interrupted: not tried: {', '.join(missing)};"
+                f"graphdoctor: interrupted: not tried: {', '.join(missing) or 'strategies'};"
                 " run the command again to try them",
                 file=sys.stderr,
             )

@@ -155,6 +155,10 @@ def _report_of(studied: Studied, spec: str | None, setting: Setting) -> Report:
                 deadline_s=setting.deadline_s or time.monotonic() + options.budget_s,
                 progress=setting.progress,
             )
+        except Interrupted:
+            raise
+        except KeyboardInterrupt:  # before the first strategy, or after the last
+            raise Interrupted(report) from None
         except EmulationLimit as limit:  # another rank ended before
             return replace(
                 report, limits=(*report.limits, f"Strategies are not compared: {limit}.")

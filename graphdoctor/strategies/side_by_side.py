@@ -274,9 +274,9 @@ def _rows(
     waiting = [one for one in strategies if one.name != WHOLE_NAME or found is None]
     more = _budget_for_all(contest, waiting, rows)
     for number, strategy in enumerate(waiting, start=1):
-        progress(f"trying {strategy.name} ({number} of {len(waiting)}{more})")
-        later = [one for one in waiting[number:] if _is_to_try(contest, one, rows)]
         try:
+            progress(f"trying {strategy.name} ({number} of {len(waiting)}{more})")
+            later = [one for one in waiting[number:] if _is_to_try(contest, one, rows)]
             row = _row(contest, strategy, rows, later=later, more=more)
         except KeyboardInterrupt:
             for one in waiting[number - 1 :]:

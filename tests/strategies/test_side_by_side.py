@@ -316,6 +316,18 @@ def test_ctrl_c_keeps_the_verdict_the_findings_and_the_rows_that_are_known(liste
     assert report.strategies[3].status == "planned"
 
 
+def test_ctrl_c_before_the_first_strategy_keeps_the_report(listed: Any) -> None:
+    class Stopped(fakes.Fake):
+        def reason_against(self, known: Known) -> str:
+            raise KeyboardInterrupt
+
+    listed(Stopped())
+    with pytest.raises(Interrupted) as caught:
+        analyze(hazardous, device="emulated")
+    report = caught.value.report
+    assert (report.verdict, report.strategies) == ("partly-safe", ())
+
+
 def test_a_strategy_is_measured_for_four_seconds_or_a_sixth_of_its_time() -> None:
     assert measured_for(budget_s=600.0) == 4.0
     assert measured_for(budget_s=6.0) == pytest.approx(0.5, rel=0.01)
