@@ -106,10 +106,12 @@ class Studies:
             return
         with self._lock:
             began = time.perf_counter()
-            self._study(step, autocast)
-            took_s = time.perf_counter() - began
-            self.wall_s += took_s
-            self._studying_s += took_s
+            try:
+                self._study(step, autocast)
+            finally:
+                took_s = time.perf_counter() - began
+                self.wall_s += took_s
+                self._studying_s += took_s
 
     def _study(self, step: SeenStep, autocast: bool | None) -> None:
         """Put the program back to the first beginning, diagnose, and put everything to where it is."""
@@ -130,7 +132,7 @@ class Studies:
             step.reason = str(reason)
         except Interrupted as error:
             step.outcome = error.report
-            raise
+            raise KeyboardInterrupt from None  # what the program knows
         except KeyboardInterrupt:
             step.reason = "Its diagnosis was interrupted."
             raise

@@ -48,9 +48,11 @@ def test_an_interrupted_step_keeps_the_report_that_is_known() -> None:
 
     studies = Studies(strategies_interrupted, Bounds(after=3, steps=4), lambda waits: nullcontext())
     step = kept_step()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         studies.finish(step)
+    assert caught.type is KeyboardInterrupt
     assert (step.outcome, step.reason) == (PARTLY_SAFE, "")
+    assert studies.wall_s > 0.0
 
 
 def test_a_program_that_is_interrupted_is_not_kept_by_a_diagnosis(tmp_path: Path) -> None:
