@@ -137,7 +137,7 @@ def _of_ranks(steps: Sequence[ProgramStep]) -> Iterator[str]:
 
 def _name(step: ProgramStep) -> str:
     """ "training, train.py:26-29"; the whole name of a step that has one."""
-    found = re.search(r"[^\s/\\]+\.py:\d+(?:-\d+)?", step.name)
+    found = re.search(r"[^\s/\\]+\.py:\d+(?:-\d+)?(?: under .+)?", step.name)
     return visible(f"{step.mode}, {found.group() if found else step.name}")
 
 

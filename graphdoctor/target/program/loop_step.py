@@ -250,7 +250,7 @@ class LoopStep(SeenStep):
         if self.saved is None:
             self.namespace = frame.f_globals
             self._reach_back(frame)
-        variables, values = self.loop.variables, self._values(frame)
+        variables, values = self.loop.variables, self.values(frame)
         if self.saved is None:
             if marked(values):
                 names = joined([*_holders(self.loop.span, frame)])
@@ -278,9 +278,10 @@ class LoopStep(SeenStep):
         """Mark the accumulations of gradients that are there: those that are still there when the next step
         begins are held. Whether they are there now says nothing, since this step may have run in part.
         """
-        mark_all(self._values(frame))
+        mark_all(self.values(frame))
 
-    def _values(self, frame: FrameType) -> dict[str, object]:
+    def values(self, frame: FrameType) -> dict[str, object]:
+        """The variables of the step's statements, by name."""
         variables = self.loop.variables
         return frame_values(frame, (*variables.varying, *variables.carried, *variables.fixed))
 

@@ -36,6 +36,7 @@ from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
 from graphdoctor.target.program.statements import Span, block_of_with, whole_function
 from graphdoctor.target.program.step import CallStep, SeenStep, may_be_trained
 from graphdoctor.target.program.studies import Diagnose, Observe, Studies
+from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.locations import Location
 from graphdoctor.values.options import Bounds
@@ -161,6 +162,45 @@ class StepsOfCode:
     def __init__(self, steps: list[LoopStep], reasons: list[str]) -> None:
         self._steps, self._reasons = steps, reasons
         self._known: dict[int, LoopStep | None] = {}  # by the identity of its code, which is kept
+        self._kinds: dict[tuple[int, tuple[bool, ...]], LoopStep] = {}
+        # By code and `self`, which is held so that no other object gets its identity.
+        self._modules: dict[tuple[int, int], tuple[object, list[torch.nn.Module]]] = {}
+
+    def call(self, frame: FrameType) -> LoopStep | None:
+        """The step of a function that is called. Calls under train() and under eval() are two."""
+        code = frame.f_code
+        first = self.step(code, whole_function(code))
+        # Flags that the function sets itself say nothing about a call that begins.
+        if first is None or {"train", "eval"} & {*code.co_names}:
+            return first
+        flags = self._flags(first, frame)
+        if not self._kinds_of(code):
+            self._kinds[id(code), flags] = first
+        if (id(code), flags) not in self._kinds:
+            (_, other), *_ = self._kinds_of(code)
+            kind = LoopStep.of(first.loop, "inference")
+            own, others = "train()", "eval()"
+            if sum(flags) < sum(other):
+                own, others = others, own
+            if len(self._kinds_of(code)) == 1:
+                first.name += f" under {others}"
+            kind.name += f" under {own}"
+            self._kinds[id(code), flags] = kind
+            self._steps.append(kind)
+        return self._kinds[id(code), flags]
+
+    def _kinds_of(self, code: CodeType) -> list[tuple[int, tuple[bool, ...]]]:
+        return [kind for kind in self._kinds if kind[0] == id(code)]
+
+    def _flags(self, step: LoopStep, frame: FrameType) -> tuple[bool, ...]:
+        """Which of the modules that the function reaches are in training mode."""
+        holder = frame.f_locals.get("self")
+        key = id(frame.f_code), id(holder)
+        if key not in self._modules:
+            reached = (value for _, value, _ in Walk(step.values(frame), with_empty=False))
+            modules = [each for each in reached if isinstance(each, torch.nn.Module)]
+            self._modules[key] = holder, modules
+        return tuple(each.training for each in self._modules[key][1])
 
     def step(self, code: CodeType, span: Span | None) -> LoopStep | None:
         """The step of a code object; None where it cannot be run by itself, which is noted once."""
@@ -375,12 +415,12 @@ class Watch:
         code = frame.f_code
         if self._is_deaf or not is_function(code, self._bounds.only):
             return
-        step = self._of_code.step(code, whole_function(code))
-        if step is None:
-            return
         if event == "return":
             self.unmark()
         elif event == "call":
+            step = self._of_code.call(frame)
+            if step is None:
+                return
             self._studies.close_gap()
             self._note_start()
             step.begins(self._studies.now_s)
