@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from graphdoctor.reporters.analysis import terminal
 from graphdoctor.reporters.analysis.findings import active, write_findings, write_wrong_replay
+from graphdoctor.reporters.analysis.gain import fed_by_text
 from graphdoctor.reporters.analysis.summary import VERDICTS, now_figure, write_unknown
 from graphdoctor.reporters.frame import SEVERITY_STYLES, CodeRow, Frame, write_frame
 from graphdoctor.reporters.look import Look
@@ -319,9 +320,10 @@ def _write_end(
     changes = sum(bool(step.change) for step in report.steps) if report.patch else 0
     parts += [count_text(changes, "change")] if changes else []
     estimates = [step.report.estimate for step in report.steps if step.report is not None]
-    gpu = next((one.gpu for one in estimates if one is not None), "")
+    known = next((one for one in estimates if one is not None), None)
+    on = f"{known.gpu}{fed_by_text(known)}" if known is not None else ""
     is_measured = any(step.report and step.report.measurement for step in report.steps)
-    basis = f" Speedups are predicted for {gpu}." if gpu and not is_measured else ""
+    basis = f" Speedups are predicted for {on}." if on and not is_measured else ""
     page.blank()
     counts = f"{', '.join(parts)}." if parts else ""
     if counts or basis:

@@ -9,7 +9,16 @@ from graphdoctor.reporters import program_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.program import Patch
 from graphdoctor.values.report import RankOutcome
-from tests.support.reports import BASE, COMPARED, GOLDEN, PROGRAM, SAFE, of_program, step_of
+from tests.support.reports import (
+    BASE,
+    COMPARED,
+    ESTIMATE,
+    GOLDEN,
+    PROGRAM,
+    SAFE,
+    of_program,
+    step_of,
+)
 
 
 def test_page_is_the_golden_one() -> None:
@@ -53,6 +62,13 @@ def test_a_change_that_was_not_tried_says_how_to_try_it() -> None:
     assert "change (step 1): replay `model` as a CUDA graph\n  --> train.py:16\n" in page
     assert "= note: not tried: add `--diff FILE`" in page
     assert "Try the change: add --diff fix.diff." in page
+
+
+def test_predictions_name_the_gpu_and_its_host() -> None:
+    estimate = replace(ESTIMATE, host="a slower server CPU")
+    step = step_of(replace(SAFE, estimate=estimate, measurement=None))
+    words = " ".join(program_page.render(of_program(step), Look(base=BASE)).split())
+    assert f"predicted for {estimate.gpu} fed by a slower server CPU." in words
 
 
 def test_all_adds_the_page_of_each_step() -> None:

@@ -450,6 +450,8 @@ def test_a_prediction_says_for_which_host() -> None:
     assert "Speedup, predicted for NVIDIA H100 SXM with a slower server CPU\n" in page
     words = " ".join(render(report, Look(base=BASE, show_all=True)).split())
     assert "6x on a host half as fast; 1.64x on one twice as fast" in words
+    web = written_as("html", report, Look(base=BASE))
+    assert "Predicted for NVIDIA H100 SXM fed by a slower server CPU" in web
 
 
 def test_a_region_that_pays_says_which_it_needs_and_what_stands_between() -> None:

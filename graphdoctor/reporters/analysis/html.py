@@ -20,7 +20,12 @@ from graphdoctor.reporters.analysis.findings import (
     context_text,
     worst_first,
 )
-from graphdoctor.reporters.analysis.gain import basis_text, estimate_rows, measurement_rows
+from graphdoctor.reporters.analysis.gain import (
+    basis_text,
+    estimate_rows,
+    fed_by_text,
+    measurement_rows,
+)
 from graphdoctor.reporters.analysis.strategies import (
     advice_label,
     columns_of,
@@ -40,7 +45,7 @@ from graphdoctor.values.figures import Range, count_text, share_range, time_rang
 from graphdoctor.values.finding import EFFECT_WORDS, caller_of
 from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Report
-from graphdoctor.values.speed import StrategyOutcome
+from graphdoctor.values.speed import Estimate, StrategyOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +96,18 @@ def render(report: Report, look: Look) -> str:
         scale=scale,
         width=WIDTH,
         estimate=[*estimate_rows(report.estimate)] if report.estimate is not None else [],
-        estimate_basis=basis_text(report.estimate) if report.estimate is not None else "",
+        estimate_basis=_basis(report.estimate) if report.estimate is not None else "",
         measurement=[*measurement_rows(report.measurement)] if report.measurement else [],
         remarks=[*remark_rows(report, look.base)],
         basis=[*basis_rows(report, look.base)],
         is_measured=is_measured,
         **_WORDS,
     )
+
+
+def _basis(estimate: Estimate) -> str:
+    """The GPU and the host that the figures are for."""
+    return f"{basis_text(estimate)}{fed_by_text(estimate)}"
 
 
 def _causes(findings: Sequence[Numbered]) -> list[list[Numbered]]:
