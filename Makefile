@@ -62,13 +62,14 @@ matrix: $(READY) ## run the suite's quick half with other versions of torch, whi
 
 setup: $(READY) ## make .venv with the pinned dependencies
 
-# Installed again only when what is to be installed has changed.
+# Installed again only when what is to be installed has changed. Bytecode is made when a module is first imported:
+# to compile all of torch and transformers takes more than a minute.
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "graphdoctor needs Python 3.11 or newer with its venv module, and found none on PATH;" \
 		"install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c '$(NEW_ENOUGH)' || { echo "graphdoctor needs Python 3.11 or newer with its venv module;" \
 		"$(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt pip hatchling editables
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[test,tensorboard]' --group dev --group docs
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt pip hatchling editables
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt --no-build-isolation -e '.[test,tensorboard]' --group dev --group docs
 	@touch $@
