@@ -60,16 +60,23 @@ def test_options_reach_the_pipeline(analysis, capsys) -> None:
     assert main(["analyze", *arguments.split(), *inputs.split()]) == 0
     shapes = ("8x3:float16", "4:int64")
     options = AnalyzeOptions(
-        "training", "emulated", 6, shapes, "a100", "slow-server", trace_dir="traces"
+        "training",
+        "emulated",
+        6,
+        shapes,
+        "a100",
+        "slow-server",
+        trace_dir="traces",
+        times_stages=True,
     )
     assert calls == [("model.py:net", options)]
 
 
-def test_options_have_the_defaults_of_their_type(analysis) -> None:
+def test_options_have_the_defaults_of_their_type_and_stages_are_timed(analysis) -> None:
     calls = []
     analysis(lambda spec, options, tell: calls.append(options) or PARTLY_SAFE)
     assert main(["analyze", "model.py"]) == 0
-    assert calls == [AnalyzeOptions()]
+    assert calls == [AnalyzeOptions(times_stages=True)]
 
 
 @pytest.mark.parametrize("verdict", ["safe", "partly-safe", "unsafe", "unknown"])
