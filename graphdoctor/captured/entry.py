@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -25,8 +23,7 @@ from graphdoctor.captured.plan import CapturePlan, inference_plan, training_plan
 from graphdoctor.captured.replays import Replays
 from graphdoctor.captured.sized_capture import capture_sizes
 from graphdoctor.captured.step import MOST_GRAPHS, CapturedStep
-from graphdoctor.captured.study import study, study_training, watched_device
-from graphdoctor.device.emulated import entered
+from graphdoctor.captured.study import NO_GPU, no_device, study, study_training, watched_device
 from graphdoctor.graphs.calls import Unwatchable, signature
 from graphdoctor.graphs.calls.signature import TENSORS, is_faithful
 from graphdoctor.graphs.capture import Pool
@@ -40,7 +37,6 @@ from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.report import Mode
 
 _NOT_YET = "it is studied on its first call, which has not come yet"
-_NO_GPU = "there is no GPU here that torch can use"
 
 
 def capture(
@@ -74,8 +70,6 @@ def capture(
     Raises `UsageError` for what is no module or was captured or compiled before, and
     `UserCodeError` where the model itself fails.
     """
-    if not _has_device():
-        _warn_without_gpu()
     if not isinstance(model, torch.nn.Module) and callable(model):
         return _captured_step(model, state, max_graphs, is_called=bool(inputs or kwargs))
     max_graphs = 1 if max_graphs is None else max_graphs
@@ -116,7 +110,7 @@ class _How:
 
 
 def _captured(model: torch.nn.Module, given: Inputs, how: _How) -> CapturedModel:
-    if not _has_device():
+    if no_device():
         return _eager(model, _plan_without_gpu(model, given))
     if reason := unready(model, given):
         return _eager(model, CapturePlan("eager", obstacles=(reason,)))
@@ -181,8 +175,8 @@ def _on_first_call(model: torch.nn.Module, how: _How) -> Any:
 
 def _studied(model: torch.nn.Module, given: Inputs, how: _How) -> CapturedModel:
     """In the middle of a program, which goes on in eager whatever the study says."""
-    if not _has_device():
-        return _eager(model, CapturePlan("eager", obstacles=(_NO_GPU,)))
+    if reason := no_device():
+        return _eager(model, CapturePlan("eager", obstacles=(reason,)))
     try:
         return _captured(model, given, how)
     except GraphDoctorError as error:
@@ -247,23 +241,9 @@ def _plan_without_gpu(model: torch.nn.Module, inputs: Inputs) -> CapturePlan:
     try:
         report = analyze(model, *inputs.args, device="emulated", **inputs.kwargs)  # type: ignore[arg-type]
     except GraphDoctorError as error:
-        return CapturePlan("eager", obstacles=(_NO_GPU, f"an emulated GPU could not tell: {error}"))
+        return CapturePlan("eager", obstacles=(NO_GPU, f"an emulated GPU could not tell: {error}"))
     says = f"an emulated GPU says {report.verdict}: {report.reason}"
-    return CapturePlan("eager", launches=0, obstacles=(_NO_GPU, says), memory=report.memory)
-
-
-@cache
-def _warn_without_gpu() -> None:
-    """Once in a process, at the line that called `capture`."""
-    warnings.warn(
-        "graphdoctor.capture() changes nothing here, since torch finds no GPU: everything runs eagerly.",
-        stacklevel=3,
-    )
-
-
-def _has_device() -> bool:
-    """Whether anything can be captured here."""
-    return entered() is not None or torch.cuda.is_available()
+    return CapturePlan("eager", launches=0, obstacles=(NO_GPU, says), memory=report.memory)
 
 
 def unready(model: torch.nn.Module, inputs: Inputs) -> str:

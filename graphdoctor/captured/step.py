@@ -35,8 +35,8 @@ from graphdoctor.captured.step_python import (
     Unsupported,
     python_part,
 )
-from graphdoctor.captured.study import alone, watched_device
-from graphdoctor.device.emulated import EmulationLimit, entered
+from graphdoctor.captured.study import alone, no_device, watched_device
+from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.estimate import launches
 from graphdoctor.graphs.calls import Unwatchable
 from graphdoctor.graphs.calls.tally import called, register
@@ -59,7 +59,6 @@ MOST_GRAPHS = 8
 _ITERATIONS = 3
 _MOST_SIGNATURES = 256  # of which each costs an entry, whether or not it gets a graph
 _BUSY = "another call was under way"
-_NO_GPU = "there is no GPU here that torch can use"
 _RELEASED = "it was released"
 _MANY_SIGNATURES = (
     f"its calls had {_MOST_SIGNATURES} signatures already: pass changing numbers as GPU tensors"
@@ -192,7 +191,7 @@ class CapturedStep:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if self._optimizers is None:
-            if reason := _unready():
+            if reason := no_device():
                 self.plan = CapturePlan("eager", obstacles=(reason,))
                 self._off = reason
                 return self._eager(reason, args, kwargs)
@@ -416,13 +415,6 @@ class CapturedStep:
             self._served_before += graph.served
             graph.release()
         self._graphs.clear()
-
-
-def _unready() -> str:
-    """Why nothing can be captured here; "" if something can."""
-    if entered() is not None:
-        return ""
-    return "" if torch.cuda.is_available() else _NO_GPU
 
 
 def _outermost_modules(roots: Mapping[str, object]) -> list[torch.nn.Module]:

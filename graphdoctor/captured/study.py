@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import msgspec
 import torch
@@ -35,11 +37,14 @@ from graphdoctor.strategies.evidence import Studied
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description
+from graphdoctor.target.frames import locate
 from graphdoctor.target.state.tree import leaves
 from graphdoctor.values.errors import RaisesInCapture
 from graphdoctor.values.locations import bracketed
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.speed import GraphMemory
+
+NO_GPU = "there is no GPU here that torch can use"
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,28 @@ def alone() -> Iterator[None]:
             yield
     finally:
         torch.set_autocast_cache_enabled(caches)
+
+
+def no_device() -> str:
+    """Why nothing can be captured here; "" if something can. The first reason is also a warning.
+
+    Asked when something is to be captured, not at import: asking CUDA fixes which devices a program sees.
+    """
+    if entered() is not None or torch.cuda.is_available():
+        return ""
+    _warn_without_gpu()
+    return NO_GPU
+
+
+@cache
+def _warn_without_gpu() -> None:
+    """Once in a process, at the user's line."""
+    message = "graphdoctor.capture() changes nothing here, since torch finds no GPU: everything runs eagerly."
+    place = locate().location
+    if place is None:
+        warnings.warn(message, stacklevel=2)
+    else:
+        warnings.warn_explicit(message, UserWarning, place.file, place.line)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import graphdoctor
-from graphdoctor.captured import entry
+from graphdoctor.captured import study
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.calls.tally import kept_tallies
 from tests.support.captured_models import on_device, rand
@@ -126,12 +126,15 @@ def test_without_a_gpu_capture_says_once_that_it_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    entry._warn_without_gpu.cache_clear()
+    study._warn_without_gpu.cache_clear()
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        graphdoctor.capture(nn.Linear(2, 2))
-        graphdoctor.capture(lambda x: x + 1)
+        module = graphdoctor.capture(nn.Linear(2, 2))
+        step = graphdoctor.capture(lambda x: x + 1)
+        assert not caught  # a program may choose its devices after it made them
+        module(torch.ones(2, 2))
+        step(torch.ones(2))
 
     (warning,) = [each for each in caught if "graphdoctor.capture()" in str(each.message)]
     assert "changes nothing here" in str(warning.message)
