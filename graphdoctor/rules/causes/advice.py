@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from graphdoctor.operators import Transfer
 from graphdoctor.operators.conditions import has_nested
 from graphdoctor.rules.causes.branch_points import Branch
+from graphdoctor.rules.causes.numbers import dimension_of
 from graphdoctor.rules.causes.reads import tensor_lines
 from graphdoctor.rules.causes.source import (
     keyword_given,
@@ -195,8 +196,7 @@ def for_cache(op: Op) -> str:
     tensors = [use for use in op.inputs if use.is_cuda]
     if len(tensors) > 2:
         return _LIST
-    dim = op.args[1] if len(op.args) > 1 and isinstance(op.args[1], int) else 0
-    dim %= max(1, len(tensors[0].shape))
+    dim = dimension_of(op, tensors[0].shape)
     old, new = _concatenated(op.location)
     count = tensors[-1].shape[dim]
     index = "position" if count == 1 else f'position + torch.arange({count}, device="cuda")'

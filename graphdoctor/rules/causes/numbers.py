@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from graphdoctor.rules.causes.difference import Difference
 from graphdoctor.rules.causes.source import statement_at
@@ -59,6 +59,7 @@ _NORM = (
 _NORMS = frozenset(
     {"native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "_batch_norm_with_update"}
 )
+_KEPT = "Update it in place inside the step, or fill_ it before each replay."
 _ATTENTION = "Multiply the query by the number, a 0-d GPU tensor, and pass scale=1.0: `scale` takes a Python number."
 _POSITIONS = frozenset({"select", "slice"})
 _FOREACH_ALPHA = (
@@ -73,7 +74,6 @@ _DROPOUT = (
     "Write the formula: `x * (torch.rand_like(x) >= p) / (1 - p)`, with `p` a 0-d GPU tensor. Dropout takes a "
     "Python number."
 )
-_NAMED = {"label_smoothing": _SMOOTHING}
 
 
 def for_number(difference: Difference, *, kept: str = "") -> str:
@@ -88,9 +88,8 @@ def for_number(difference: Difference, *, kept: str = "") -> str:
         return for_position(op, kept=kept)
     statement = statement_at(op.location.file, op.location.line) if op.location else None
     text = ast.unparse(statement) if statement is not None else ""
-    for keyword, fix in _NAMED.items():
-        if keyword in text:
-            return fix
+    if "label_smoothing" in text:
+        return _SMOOTHING
     if "dropout" in text and name in ("bernoulli", "div", "mul", "native_dropout"):
         return _DROPOUT
     if name in _NORMS:
@@ -107,14 +106,7 @@ def for_number(difference: Difference, *, kept: str = "") -> str:
     formula = _FORMULA.get(name)
     if formula is None:
         return ""
-    return f"Write {formula}, with the number in a 0-d GPU tensor: {_shown(name)} takes a Python number. {kept}"
-
-
-_KEPT = "Update it in place inside the step, or fill_ it before each replay."
-
-
-def _shown(name: str) -> str:
-    return f"`{name.lstrip('_')}`"
+    return f"Write {formula}, with the number in a 0-d GPU tensor: `{name.lstrip('_')}` takes a Python number. {kept}"
 
 
 def _adds_scaled(op: Op, difference: Difference) -> bool:
@@ -127,7 +119,8 @@ def for_position(op: Op, *, kept: str = "", varies: bool = False) -> str:
     """What to write for `x[i]` or `x[i : i + n]`; `varies` if the length of the slice changes too."""
     kept = kept or _KEPT
     place = op.location
-    dim, size = _dim(op), op.inputs[0].shape
+    size = op.inputs[0].shape
+    dim = dimension_of(op, size)
     found = _subscript(place) if place is not None else None
     written = found is not None and _is_stored(found, place)
     base = _text(found.value) if found is not None else "x"
@@ -182,14 +175,16 @@ def _stored_value(place: Location) -> ast.expr | None:
     if isinstance(statement, (ast.Assign, ast.AugAssign)):
         return statement.value
     for node in ast.walk(statement) if statement is not None else ():
-        if isinstance(node, ast.Call) and _is_write(node) and node.args:
+        if isinstance(node, ast.Call) and node.args and _written_to(node) is not None:
             return node.args[0]
     return None
 
 
-def _is_write(node: ast.Call) -> bool:
-    """`x[i].copy_(y)`, `x[i].fill_(y)`"""
-    return isinstance(node.func, ast.Attribute) and node.func.attr in ("copy_", "fill_")
+def _written_to(node: ast.AST) -> ast.expr | None:
+    """`x[i]` of `x[i].copy_(y)` and `x[i].fill_(y)`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.value if node.func.attr in ("copy_", "fill_") else None
+    return None
 
 
 def _as_tensor(start: str) -> str:
@@ -198,9 +193,10 @@ def _as_tensor(start: str) -> str:
     )  # fmt: skip
 
 
-def _dim(op: Op) -> int:
+def dimension_of(op: Op, shape: Sequence[int]) -> int:
+    """The dimension of a tensor of this shape that the second argument of an operator names, from 0 on."""
     dim = op.args[1] if len(op.args) > 1 and isinstance(op.args[1], int) else 0
-    return dim % max(1, len(op.inputs[0].shape))
+    return dim % max(1, len(shape))
 
 
 def _subscript(place: Location) -> ast.Subscript | None:
@@ -217,13 +213,8 @@ def _is_stored(found: ast.Subscript, place: Location | None) -> bool:
     if isinstance(found.ctx, ast.Store):
         return True
     statement = statement_at(place.file, place.line) if place is not None else None
-    return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("copy_", "fill_")
-        and node.func.value is found
-        for node in (ast.walk(statement) if statement is not None else ())
-    )
+    nodes = ast.walk(statement) if statement is not None else ()
+    return any(_written_to(node) is found for node in nodes)
 
 
 def _start(found: ast.Subscript | None) -> str:

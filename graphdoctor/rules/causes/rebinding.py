@@ -37,13 +37,12 @@ def rebinding_of(recording: Recording, found: Found) -> Rebinding | None:
             for depth, frame in enumerate(frames):
                 bound = None if is_library(frame.file) else assigned_to(frame, attribute)
                 if bound is not None:
-                    file, statement = bound
                     return Rebinding(
-                        name=_named(statement, attribute),
-                        code=shortened(ast.unparse(statement)),
-                        fix=_fix(statement),
-                        edits=instead_of_statement(file, statement, _code(statement)),
-                        location=Location(file, statement.lineno, frame.function),
+                        name=_named(bound, attribute),
+                        code=shortened(ast.unparse(bound)),
+                        fix=_fix(bound),
+                        edits=instead_of_statement(frame.file, bound, _code(bound)),
+                        location=Location(frame.file, bound.lineno, frame.function),
                         stack=frames[depth + 1 :],
                     )
     return None

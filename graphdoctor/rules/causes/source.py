@@ -14,11 +14,7 @@ from graphdoctor.values.figures import shortened
 from graphdoctor.values.locations import Location
 
 _READING_METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "cpu", "numpy"})
-
-
 _READING_BUILTINS = frozenset({"float", "int", "bool", "complex"})
-
-
 _FORMATTING = frozenset({"print", "str", "repr", "format"})
 
 
@@ -127,16 +123,22 @@ def read_after_loop(place: Location, names: frozenset[str]) -> dict[str, int]:
 
 def data_assigned_near(place: Location) -> ast.Assign | None:
     """A statement `p.data = new` in the function around a line, or in another method of its class."""
-    scopes = [scope_at(place.file, place.line)]
-    owner = class_at(place.file, place.line)
-    scopes += [each for each in owner.body if _is_method(each)] if owner is not None else []  # type: ignore[misc]
-    for scope in scopes:
-        for statement in statements_of(scope) if scope is not None else ():
-            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-                target = statement.targets[0]
-                if isinstance(target, ast.Attribute) and target.attr == "data":
-                    return statement
+    for statement in _statements_near(place):
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0]
+            if isinstance(target, ast.Attribute) and target.attr == "data":
+                return statement
     return None
+
+
+def _statements_near(place: Location) -> Iterator[ast.stmt]:
+    """The statements of the function around a line, then of the methods of its class."""
+    scope, owner = scope_at(place.file, place.line), class_at(place.file, place.line)
+    if scope is not None:
+        yield from statements_of(scope)
+    for method in owner.body if owner is not None else ():
+        if _is_method(method):
+            yield from statements_of(method)  # type: ignore[arg-type]
 
 
 def _is_method(node: ast.stmt) -> bool:
@@ -225,37 +227,24 @@ def call_at(place: Location | None, name: str = "") -> tuple[str, tuple[str, ...
     return None
 
 
-def assigned_to(place: Location, attribute: str) -> tuple[str, ast.Assign] | None:
-    """The file, and the statement that binds an attribute of this name, in the function or class around a line."""
-    owner = class_at(place.file, place.line)
-    methods = [each for each in owner.body if _is_method(each)] if owner is not None else []
-    for scope in (scope_at(place.file, place.line), *methods):
-        for statement in statements_of(scope) if scope is not None else ():  # type: ignore[arg-type]
-            if isinstance(statement, ast.Assign) and attribute in {
-                name.rpartition(".")[2] for name in targets_of(statement) if "." in name
-            }:
-                return place.file, statement
+def assigned_to(place: Location, attribute: str) -> ast.Assign | None:
+    """The statement that binds an attribute of this name, in the function or class around a line."""
+    for statement in _statements_near(place):
+        if isinstance(statement, ast.Assign):
+            bound = (name for name in targets_of(statement) if "." in name)
+            if any(name.rpartition(".")[2] == attribute for name in bound):
+                return statement
     return None
 
 
 def stored_by_key(place: Location, key: str) -> ast.Assign | ast.AugAssign | None:
     """A statement `group["lr"] = value` in the function or class around a line."""
-    owner = class_at(place.file, place.line)
-    methods = [each for each in owner.body if _is_method(each)] if owner is not None else []
-    for scope in (scope_at(place.file, place.line), *methods):
-        for statement in statements_of(scope) if scope is not None else ():  # type: ignore[arg-type]
-            targets = _targets(statement)
-            if any(
-                isinstance(target, ast.Subscript)
-                and isinstance(target.slice, ast.Constant)
-                and target.slice.value == key
-                for target in targets
-            ):
-                return statement  # type: ignore[return-value]
+    for statement in _statements_near(place):
+        if not isinstance(statement, (ast.Assign, ast.AugAssign)):
+            continue
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for target in targets:
+            index = target.slice if isinstance(target, ast.Subscript) else None
+            if isinstance(index, ast.Constant) and index.value == key:
+                return statement
     return None
-
-
-def _targets(statement: ast.stmt) -> list[ast.expr]:
-    if isinstance(statement, ast.Assign):
-        return list(statement.targets)
-    return [statement.target] if isinstance(statement, ast.AugAssign) else []

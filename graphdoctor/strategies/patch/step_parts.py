@@ -215,10 +215,10 @@ def with_attributes_apart(
     lines = [line.encode() for line in group.code.split("\n")]
     stands_for: dict[str, str] = {}
     places: list[tuple[int, int, int, str]] = []
-    for held in sorted(objects & {*uses}):
-        for part in uses[held]:
-            name = f"{held}_{part.attr}" if part.attr in taken else part.attr
-            if stands_for.setdefault(name, f"{held}.{part.attr}") != f"{held}.{part.attr}":
+    for holder in sorted(objects & {*uses}):
+        for part in uses[holder]:
+            name = f"{holder}_{part.attr}" if part.attr in taken else part.attr
+            if stands_for.setdefault(name, f"{holder}.{part.attr}") != f"{holder}.{part.attr}":
                 return group, {}
             places.append((part.lineno, part.col_offset, part.end_col_offset or 0, name))
     for line, start, end, name in sorted(places, reverse=True):
