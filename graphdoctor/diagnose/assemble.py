@@ -25,12 +25,11 @@ from graphdoctor.rules.collectives_differ import collectives_differ
 from graphdoctor.rules.fragmented import fragmented
 from graphdoctor.rules.not_launch_bound import not_launch_bound
 from graphdoctor.target import Target
-from graphdoctor.target.user_code import user_frames
+from graphdoctor.target.user_code import raised_at
 from graphdoctor.values.captures import CaptureOutcome, Region, outcome_of_whole_step
 from graphdoctor.values.errors import RaisesInCapture
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.lanes import StepLanes
-from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import SCHEMA_VERSION, Machine, Report, TargetInfo
 from graphdoctor.values.speed import Estimate, GraphMemory, Measurement
@@ -105,12 +104,9 @@ def could_not_run(target: Target, device: AnyDevice, why: str) -> Report:
 
 def raises_in_capture(target: Target, device: AnyDevice, error: RaisesInCapture) -> Report:
     """The report of a step that runs in eager and raises while it is captured: nothing else is known."""
-    frames = user_frames(error.__cause__) if error.__cause__ is not None else []
-    place = (
-        Location(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name) if frames else None
-    )
+    place, message = raised_at(error), f"{str(error)[:1].upper()}{str(error)[1:]}."
     finding = replace(
-        CaptureDependentResult.finding(f"{str(error)[:1].upper()}{str(error)[1:]}.", place),
+        CaptureDependentResult.finding(message, place),
         effect="capture-fails",
         why=_WHY_RAISES,
         excerpt=excerpt_at(place),

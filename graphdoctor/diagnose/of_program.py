@@ -51,17 +51,15 @@ def program_report(
 def _too_few(step: SeenStep, after: int) -> str:
     """How many runs a diagnosis needs, and what helps."""
     is_found = isinstance(step, LoopStep) and step.is_learned
-    needed = max(after, STEPS_TO_LEARN + 1 if is_found else 0) + FEWEST_STEPS
-    fewest = (STEPS_TO_LEARN + 1 if is_found else 0) + FEWEST_STEPS
-    help_ = "Run more steps"
-    if fewest < needed:
-        help_ += f", or pass `--after 0`, which needs {fewest}"
-    cpu = (
-        ""
-        if step.is_on_gpu or not step.modules
-        else " The modules of this step are on the CPU, where no CUDA graph replaces anything."
+    to_find = STEPS_TO_LEARN + 1 if is_found else 0
+    needed = max(after, to_find) + FEWEST_STEPS
+    text = f"The step ran {count_text(step.begun, 'time')}, and a diagnosis needs {needed} runs."
+    if step.modules and not step.is_on_gpu:
+        text += " The modules of this step are on the CPU, where no CUDA graph replaces anything."
+    sooner = (
+        f", or pass `--after 0`, which needs {to_find + FEWEST_STEPS}" if after > to_find else ""
     )
-    return f"The step ran {count_text(step.begun, 'time')}, and a diagnosis needs {needed} runs.{cpu} {help_}."
+    return f"{text} Run more steps{sooner}."
 
 
 def _step(step: SeenStep, after: int, wall_s: float, ending: Ending) -> ProgramStep:

@@ -41,9 +41,6 @@ NEVER_ON_GPU = (
 )
 
 
-SKIPPED = "The diagnosis of earlier steps used the budget of {seconds:g} s (--budget)."
-
-
 def diagnose_program(
     program: Program, options: RunOptions, progress: Progress
 ) -> tuple[ProgramReport, str]:
@@ -61,11 +58,12 @@ def diagnose_program(
         def diagnose_step(target: Target) -> Report | str:
             nonlocal diagnosed, skipped
             left_s = budget_s - watch.diagnosis_s
-            if (
-                left_s <= 0 and diagnosed and rank_and_count()[1] == 1
-            ):  # ranks diagnose the same steps
+            has_others = rank_and_count()[1] > 1  # ranks diagnose the same steps
+            if left_s <= 0 and diagnosed and not has_others:
                 skipped += 1
-                return SKIPPED.format(seconds=budget_s)
+                return (
+                    f"The diagnosis of earlier steps used the budget of {budget_s:g} s (--budget)."
+                )
             diagnosed += 1
             doing = f"step {diagnosed}, {target.name}"
             deadline_s = time.monotonic() + left_s

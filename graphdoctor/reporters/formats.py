@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 if TYPE_CHECKING:
     from graphdoctor.reporters.look import Look
@@ -81,8 +81,7 @@ def names_of(kind: Kind) -> tuple[str, ...]:
 
 def kind_of(shown: type[Shown]) -> Kind:
     """The kind of a class of reports."""
-    kind: Any = shown.__name__
-    return kind  # type: ignore[no-any-return]
+    return cast(Kind, shown.__name__)
 
 
 def written_as(name: str, value: Shown, look: Look) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from graphdoctor.target.frames import is_machinery, is_torch
 from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeError
+from graphdoctor.values.locations import Location
 
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MAX_FRAMES = 20
@@ -52,6 +53,14 @@ def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     frames = list(traceback.extract_tb(error.__traceback__))
     kept = [frame for frame in frames if not is_machinery(frame.filename)]
     return kept or [frame for frame in frames if is_torch(frame.filename)]
+
+
+def raised_at(error: GraphDoctorError) -> Location | None:
+    """The line at which the user's code raised what this error is about."""
+    frames = user_frames(error.__cause__) if error.__cause__ is not None else []
+    if not frames:
+        return None
+    return Location(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name)
 
 
 def is_user_file(filename: str) -> bool:

@@ -20,7 +20,7 @@ from graphdoctor.record.later.sameness import Ran, first_difference
 from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.record.later.trends import Trend, advance
 from graphdoctor.record.later.trials import Trials
-from graphdoctor.target.user_code import user_frames
+from graphdoctor.target.user_code import raised_at
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.locations import Location
 
@@ -102,20 +102,12 @@ def first_other_of(in_a_row: Iterator[Ran], usual: Ran, lines: LineTrace) -> Oth
         except LeavesStep as left:
             return OtherStep(steps, left.place, False, branch=lines.branch_to(seen) or left.place)
         except GraphDoctorError as error:  # it fails then
-            place = _raised_at(error)
+            place = raised_at(error)
             return OtherStep(steps, place, False, branch=lines.branch_to(seen) or place)
         if other is not None:
             branch = lines.branch_to(seen)
             return OtherStep(steps, other.location, False, other.index, branch)
         steps += 1
-
-
-def _raised_at(error: GraphDoctorError) -> Location | None:
-    """The line of the user's code that raised."""
-    frames = user_frames(error.__cause__) if error.__cause__ is not None else []
-    return (
-        Location(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name) if frames else None
-    )
 
 
 def is_as_usual(trials: Trials, lines: LineTrace) -> bool:

@@ -22,12 +22,10 @@ _NOTHING = (
     "The program printed nothing and stepped no optimizer, so there are no results to compare."
 )
 _MOST_WORSE = 10.0  # times what the program differs from itself
-_LAST_PLACE = (
-    2.0**-23
-)  # of a float32's value, in which losses are summed even where weights are narrower
-_MOST_ROUNDED = (
-    0.01  # of a number's value; one that differs by more from run to run says nothing of others
-)
+# Of a float32's value, in which losses are summed even where weights are narrower.
+_LAST_PLACE = 2.0**-23
+# Of a number's value; one that differs by more from run to run says nothing of others.
+_MOST_ROUNDED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
