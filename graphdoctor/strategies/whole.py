@@ -1,4 +1,4 @@
-"""A step -> all of it as one CUDA graph: the forward, or the whole training step."""
+"""Run all of a step as one CUDA graph: the forward pass, or the whole training step."""
 
 from __future__ import annotations
 
@@ -22,24 +22,30 @@ from graphdoctor.values.recording import TensorUse
 _PATH = re.compile(r"inputs\[(?P<place>\d+)\]|inputs\.(?P<name>\w+)")
 
 _INFERENCE = """\
-static_input = example.clone()  # in evaluation mode, on the GPU
+{clones}  # in evaluation mode, on the GPU
 side = torch.cuda.Stream()
 side.wait_stream(torch.cuda.current_stream())
 with torch.cuda.stream(side), torch.no_grad():
     for _ in range(3):
-        model(static_input)
+        {call}
 torch.cuda.current_stream().wait_stream(side)
 
 graph = torch.cuda.CUDAGraph()
 with torch.no_grad(), torch.cuda.graph(graph):
-    static_output = model(static_input)
+    static_output = {call}
 
-def fast(data):
+def fast({names}):
     # A shorter last batch (drop_last=False in the DataLoader) does not fit: call the model for it.
-    static_input.copy_(data)  # same shape and dtype as the example
+{copies}
     graph.replay()
     return static_output.clone()  # the next replay writes over static_output
 """
+_ONE_INPUT = _INFERENCE.format(
+    clones="static_input = example.clone()",
+    call="model(static_input)",
+    names="data",
+    copies="    static_input.copy_(data)  # same shape and dtype as the example",
+)
 
 _TRAINING = """\
 static_inputs = tuple(tensor.clone() for tensor in examples)  # on the GPU
@@ -117,8 +123,9 @@ def _inference(known: Known) -> str:
     is_plain = all(
         path and (isinstance(value, TensorUse) or _is_literal(value)) for path, value in given
     )
-    if not isinstance(model, torch.nn.Module) or not is_plain or _paths(known) == ["inputs[0]"]:
-        return _INFERENCE
+    is_one = [leaf.path for leaf in known.iteration.inputs] == ["inputs[0]"]
+    if not isinstance(model, torch.nn.Module) or not is_plain or is_one:
+        return _ONE_INPUT
     parameters = list(inspect.signature(model.forward).parameters)
     names: list[str] = []
     arguments: list[str] = []
@@ -127,25 +134,16 @@ def _inference(known: Known) -> str:
         place, keyword = path["place"], path["name"] or ""
         is_listed = place is not None and int(place) < len(parameters)
         name = keyword or (parameters[int(place)] if is_listed else f"input_{place}")
-        prefix = f"{name}=" if keyword else ""
         if isinstance(value, TensorUse):
             names.append(name)
-        arguments.append(
-            f"{prefix}static_{name}" if isinstance(value, TensorUse) else f"{prefix}{value}"
-        )
-    call = f"model({', '.join(arguments)})"
-    clones = "\n".join(f"static_{name} = {name}.clone()" for name in names)
-    copies = "\n".join(f"    static_{name}.copy_({name})" for name in names)
-    return (
-        _INFERENCE.replace("static_input = example.clone()", clones)
-        .replace("model(static_input)", call)
-        .replace("    static_input.copy_(data)  # same shape and dtype as the example", copies)
-        .replace("fast(data)", f"fast({', '.join(names)})")
+            value = f"static_{name}"
+        arguments.append(f"{keyword}={value}" if keyword else value)
+    return _INFERENCE.format(
+        clones="\n".join(f"static_{name} = {name}.clone()" for name in names),
+        call=f"model({', '.join(arguments)})",
+        names=", ".join(names),
+        copies="\n".join(f"    static_{name}.copy_({name})" for name in names),
     )
-
-
-def _paths(known: Known) -> list[str]:
-    return [leaf.path for leaf in known.iteration.inputs]
 
 
 def _is_literal(text: str) -> bool:
