@@ -54,7 +54,7 @@ def manifest() -> list[Public]:
 
 
 def prepared(public: Public, checkouts: Path, into: Path) -> Path:
-    """A copy of the program with its data -> the folder in which it runs."""
+    """Copy the program and make its data; returns the folder in which it runs."""
     source = checkouts / public.repository.replace("/", "+")
     for name in public.files:
         if (source / name).is_dir():
@@ -74,7 +74,7 @@ def prepared(public: Public, checkouts: Path, into: Path) -> Path:
 
 
 def proposed(public: Public, folder: Path, budget_s: int, device: str) -> dict[str, Any]:
-    """What `graphdoctor run --diff` finds; the diff lies in the folder above the program's."""
+    """What `graphdoctor run --diff` finds; the diff is in the folder above the program's."""
     diff, report = folder / "graphdoctor.diff", folder / "graphdoctor.json"
     command: list[Any] = [sys.executable, "-m", "graphdoctor", "run", "--isolated", "--stop"]
     command += ["--device", device, "--budget", f"{budget_s}s", "--strategies", "whole"]
@@ -210,7 +210,7 @@ def about(device: str) -> dict[str, Any]:
 
 
 def in_a_process(public: Public, options: argparse.Namespace, left_s: float) -> dict[str, Any]:
-    """Measure one program in a process group of its own, which is killed where it takes too long."""
+    """Measure one program in a separate process group, which is killed if it takes too long."""
     paths = [str(ROOT), str(HERE / "stubs"), os.environ.get("PYTHONPATH", "")]
     if public.folder == ".":
         paths.insert(2, ".")  # the program's own packages

@@ -55,7 +55,7 @@ def beside_gpu(lines: list[Line], read: list[Line]) -> str:
 
 
 def on_gpu(lines: list[Line], beside: list[Line]) -> str:
-    """The same steps asked with `--device cuda`; what the GPU made of them is taken from `beside`."""
+    """The same steps analyzed with `--device cuda`; the captures are those in `beside`."""
     about, captures = lines[0], {key: both[1] for key, both in _steps(beside[1:]).items()}
     steps = {}
     for each in lines[1:]:

@@ -187,7 +187,7 @@ def progress(stream: TextIO) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def _copy_of(stream: TextIO) -> Iterator[TextIO]:
-    """The same terminal by a descriptor of its own, or the stream itself if it has no descriptor."""
+    """The same terminal by a separate descriptor, or the stream itself if it has no descriptor."""
     stream.flush()
     try:
         descriptor = os.dup(stream.fileno())

@@ -29,7 +29,7 @@ _LONGEST = 160
 
 
 class Where(Protocol):
-    """What is asked of the device: where tensors lie, and what other ranks found."""
+    """What a search needs of the device: the memory of tensors, and what other ranks found."""
 
     table: StorageTable
     meeting: Meeting

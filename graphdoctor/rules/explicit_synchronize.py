@@ -34,7 +34,7 @@ class ExplicitSynchronize(EventRule):
     says = " is a host sync."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
-        """The call becomes `pass`, if it is a statement of its own."""
+        """The call becomes `pass`, if it is a whole statement."""
         for hit in super().check(recording):
             yield structs.replace(hit, edits=removed(hit.location))
 

@@ -1,4 +1,4 @@
-"""`@graphdoctor.capture` on a method: each object has graphs of its own, and so has a copy of it."""
+"""`@graphdoctor.capture` on a method: each object has its own graphs, and so has a copy."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def analyzed(file: Path) -> dict[str, Any]:
 
 
 def apply(edits: list[dict[str, Any]]) -> None:
-    """From the last one to the first, so that the ranges of those before stay true."""
+    """From the last one to the first: the ranges of those before stay valid."""
     for edit in sorted(
         edits, key=lambda one: (one["start_line"], one["start_column"]), reverse=True
     ):

@@ -55,7 +55,7 @@ def test_no_modules_of_a_room_import_each_other_in_a_circle(room: str) -> None:
 
 
 def test_only_devices_know_where_a_process_meets_other_ranks() -> None:
-    """All else gets it from the device of its step, so that a test can pass another."""
+    """All else gets it from the device of its step, where a test can pass another."""
     files = {
         str(path.relative_to(PACKAGE)): path.read_text("utf-8") for path in PACKAGE.rglob("*.py")
     }
@@ -64,7 +64,7 @@ def test_only_devices_know_where_a_process_meets_other_ranks() -> None:
 
 
 def test_values_load_nothing_by_name() -> None:
-    """So that the circles above are all that there are: a value knows no room, not even late."""
+    """The circles above are then all that there are: a value imports no room, not even late."""
     files = sorted((PACKAGE / "values").glob("*.py"))
     assert files
     assert [path.name for path in files if "import_module" in path.read_text("utf-8")] == []

@@ -188,7 +188,7 @@ def _is_constant(op: Op, iteration: Iteration) -> bool:
 
 
 def for_cache(op: Op) -> str:
-    """In the place of an operator that appends to a tensor of the step before, such as a cache; or ""."""
+    """What to write instead of an operator that appends to a tensor of the previous step, such as a cache; or ""."""
     if op.base_name == "stack":
         return _LIST
     if op.base_name != "cat" or op.location is None:
@@ -272,7 +272,7 @@ def for_copy(transfer: Transfer) -> str:
 
 
 def for_python_data(op: Op, iteration: Iteration) -> str:
-    """In the place of a tensor that is built of Python data; "" if a constant that one can build once."""
+    """What to write instead of a tensor built from Python data; "" if it is a constant, to be built once."""
     place = op.location
     if place is None:
         return ""

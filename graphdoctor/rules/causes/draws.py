@@ -1,4 +1,4 @@
-"""A value that the CPU draws or computes in the step, and what it reaches -> how to have it on the GPU."""
+"""How to draw or compute on the GPU what the step draws or computes on the CPU, by what the value reaches."""
 
 from __future__ import annotations
 

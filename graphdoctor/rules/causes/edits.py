@@ -1,4 +1,4 @@
-"""A place of a finding -> the replacement of source text that is its cure; none if the cure is more than that."""
+"""The replacement of source text that is the cure of a finding; none if the cure is more than that."""
 
 from __future__ import annotations
 

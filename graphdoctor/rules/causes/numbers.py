@@ -1,4 +1,4 @@
-"""A Python number that changes, and the operator that takes it -> what to write so that a replay reads it."""
+"""What to write for a Python number that changes, by the operator that takes it: a replay has to read it."""
 
 from __future__ import annotations
 

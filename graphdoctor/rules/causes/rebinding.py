@@ -1,4 +1,4 @@
-"""A tensor that each step replaces -> the statement that binds the new one, and the same statement in place."""
+"""The statement that binds a new tensor in each step, and the same statement in place."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def _kept_on_device(code: str) -> str:
 def with_attributes_apart(
     group: Group, objects: set[str], held: Container[str] = ()
 ) -> tuple[Group, dict[str, str]]:
-    """The group with names in the place of `object.attribute`, and what each new name stands for.
+    """The group with a name for each `object.attribute`, and the attribute behind each new name.
 
     Only of objects of which the group takes nothing but attributes that are values: `config.clip`, and
     `self.optimizer` of `self.optimizer.step()`, but nothing of `model.zero_grad()`. What is called is no

@@ -336,7 +336,7 @@ class LoopStep(SeenStep):
     def _given_again(
         self, beginnings: Sequence[Beginning]
     ) -> dict[str, tuple[GivenAgain, list[tuple[object, ...]]]]:
-        """What stands in for each iterator that the step calls `next()` on, and its items in each pass."""
+        """The substitute for each iterator that the step calls `next()` on, and its items in each pass."""
         variables, values = self.loop.variables, beginnings[0].variables
         found = {}
         for name in (*variables.varying, *variables.carried, *variables.fixed):

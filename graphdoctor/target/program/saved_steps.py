@@ -93,7 +93,9 @@ class Beginning:
     inputs: Inputs
     numbers: Numbers
     variables: Mapping[str, object]
-    contents: Mapping[str, object]  # of variables that are made anew: containers as they were then
+    contents: Mapping[
+        str, object
+    ]  # of variables that are bound again: containers as they were then
 
 
 @dataclass

@@ -184,7 +184,7 @@ class SeenStep:
     passes_per_step: int = (
         1  # through its statements, more than one where gradients are accumulated
     )
-    knows_passes: bool = True  # else the next time that an optimizer steps tells how many
+    knows_passes: bool = True  # else the optimizer's next step shows how many
     is_incomplete: bool = False  # it was run again, and no optimizer stepped
     is_on_gpu: bool = False  # a module that it calls has a parameter there
 

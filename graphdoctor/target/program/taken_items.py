@@ -15,7 +15,7 @@ from graphdoctor.target.target import Inputs
 
 
 class GivenAgain:
-    """Stands in for an iterator: gives the items of a pass, and then the same again.
+    """A substitute for an iterator: gives the items of a pass, and then the same again.
 
     It has no `__iter__`: what else than `next()` takes from the iterator was not noted.
     """
@@ -39,7 +39,7 @@ class TakenItems:
 
     passes: dict[str, list[list[object]]] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
-    _held: list[object] = field(default_factory=list)  # so that no other gets their identity
+    _held: list[object] = field(default_factory=list)  # keeps their ids in use
 
     _noting: ClassVar[list[TakenItems]] = []
     _next: ClassVar[Any] = staticmethod(builtins.next)
@@ -57,7 +57,7 @@ class TakenItems:
             builtins.next = _noted
 
     def stop(self) -> None:
-        """Note nothing more; `next` is Python's own again once nobody notes."""
+        """Note nothing more; `next` is Python's own again once no other step notes."""
         if self in self._noting:
             self._noting.remove(self)
         if not self._noting:

@@ -163,7 +163,7 @@ class StepsOfCode:
         self._steps, self._reasons = steps, reasons
         self._known: dict[int, LoopStep | None] = {}  # by the identity of its code, which is kept
         self._kinds: dict[tuple[int, tuple[bool, ...]], LoopStep] = {}
-        # By code and `self`, which is held so that no other object gets its identity.
+        # By code and `self`, which is held to keep its id in use.
         self._modules: dict[tuple[int, int], tuple[object, list[torch.nn.Module]]] = {}
 
     def call(self, frame: FrameType) -> LoopStep | None:

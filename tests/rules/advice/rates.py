@@ -67,7 +67,7 @@ def decay_betas(optimizer):
 
 
 def rates(optimizer_of: object, *, how: str) -> object:
-    """A step that sets the rate by itself: "assigned", or not at all ("outside")."""
+    """A step that sets the rate ("assigned"), or leaves it to its caller ("outside")."""
     model = nn.Linear(4, 4, device="cuda")
     nn.init.constant_(model.weight, 0.5)
     optimizer, epoch = optimizer_of(list(model.parameters())), [0]  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Hugging Face's `Trainer(...)` -> a subclass whose `training_step` replays forward and backward pass as one graph."""
+"""Replace Hugging Face's `Trainer` by a subclass that replays the forward and backward pass as one graph."""
 
 from __future__ import annotations
 
