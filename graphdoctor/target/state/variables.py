@@ -40,14 +40,6 @@ def global_names(function: FunctionType) -> Iterator[tuple[Namespace, tuple[str,
                 yield vars(found), used
 
 
-def user_namespaces(function: FunctionType) -> Iterator[Namespace]:
-    """The function's own globals, and those of the modules of the user's that its code mentions."""
-    yield function.__globals__
-    for found in _candidates(function, mentions(function)):
-        if isinstance(found, ModuleType) and _is_module_of_user(found):
-            yield vars(found)
-
-
 def _is_module_of_user(module: ModuleType) -> bool:
     return _is_user_module(module.__name__, getattr(module, "__file__", None))
 
