@@ -165,7 +165,10 @@ class EmulatedGraph:
         self._invalid = None
         self._order = device.order = StreamOrder(device)
         self._mode, self._thread = capture_error_mode, threading.get_ident()
-        self.is_users = not _is_made_by(_OWN_CAPTURES)
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__") != _OWN_CAPTURES:
+            frame = frame.f_back
+        self.is_users = frame.f_globals.get("__name__") != _OWN_CAPTURES
         self._rng = torch.get_rng_state()
         self._newest_before = device.table.info(torch.empty(0)).number
         device.capturing = self
@@ -235,7 +238,8 @@ class EmulatedGraph:
         if reason is not None:
             self._refuse(reason)
         for tensor in written_tensors(call.facts, call.args, call.kwargs):
-            self._save(tensor)
+            for part in parts_of(tensor):
+                self._save_storage(self._device.table.info(part), part.untyped_storage())
 
     def after(self, call: Call) -> None:
         assert self.tape is not None and self._order is not None
@@ -270,10 +274,6 @@ class EmulatedGraph:
         self._device.broken_off += 1
         raise RuntimeError(text)
 
-    def _save(self, tensor: torch.Tensor) -> None:
-        for part in parts_of(tensor):
-            self._save_storage(self._device.table.info(part), part.untyped_storage())
-
     def _save_storage(self, info: StorageInfo, storage: torch.UntypedStorage) -> None:
         is_old = info.cuda and info.number <= self._newest_before
         if is_old and info.number not in self._saved and info.values is not Values.NONE:
@@ -296,13 +296,6 @@ class EmulatedGraph:
             storage.copy_(contents)
         self._saved.clear()
         torch.set_rng_state(self._rng)
-
-
-def _is_made_by(module: str) -> bool:
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__") != module:
-        frame = frame.f_back
-    return frame.f_globals.get("__name__") == module
 
 
 def _identity(generator: Any) -> int:

@@ -229,7 +229,8 @@ class _Groups:
             self._device.warms_groups_late = given.get("device_id") is None
             self._device.warm_groups.clear()
             asked = _on_gloo(given)
-            if _is_alone(given):
+            has_ranks = any(n in given for n in ("init_method", "store", "rank", "world_size"))
+            if not has_ranks and "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
                 from torch._C._distributed_c10d import HashStore  # not in every build
 
                 given.update(store=HashStore(), rank=0, world_size=1)
@@ -280,12 +281,6 @@ def _on_gloo(given: dict[str, Any]) -> str:
         given.pop("device_id", None)
     given["timeout"] = min(given.get("timeout") or LIMIT, LIMIT)
     return asked
-
-
-def _is_alone(given: dict[str, Any]) -> bool:
-    """No launcher and no argument says which ranks there are."""
-    said = any(name in given for name in ("init_method", "store", "rank", "world_size"))
-    return not said and "RANK" not in os.environ and "WORLD_SIZE" not in os.environ
 
 
 def _barrier(

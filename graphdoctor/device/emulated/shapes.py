@@ -67,17 +67,13 @@ class Shapes:
 
     def _compute(self, call: Call, worst: Values) -> Any:
         result = run_operator(call)
-        if worst is Values.ASSUMED:
-            self._mark(call, result)
+        if worst is Values.ASSUMED:  # and so is what comes of it
+            for tensor in tensors_of(result):
+                self._mark_new(tensor, call, Values.ASSUMED)
+            self._mark_written(call)
             if call.facts.base_name in READS:
                 self._assume(call, needs_value(result))
         return result
-
-    def _mark(self, call: Call, result: Any) -> None:
-        """What came of something assumed is assumed itself."""
-        for tensor in tensors_of(result):
-            self._mark_new(tensor, call, Values.ASSUMED)
-        self._mark_written(call)
 
     def _mark_new(self, tensor: torch.Tensor, call: Call, values: Values) -> None:
         info = self._table.info(tensor)

@@ -64,7 +64,9 @@ def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> N
     A tensor of the roots is named by its path, else what keeps it is `holders`.
     """
     marked(roots, _KEPT_BY)  # by an analysis before this one
-    if _comes_onto_the_capture_s_stream() or not _held(roots):
+    # torch 2.13 or newer has this process-wide setting.
+    is_overridden = getattr(torch._C, "_override_stale_capture_stream", None)
+    if (is_overridden is not None and is_overridden()) or not _held(roots):
         return
     gc.collect()  # what nobody reaches holds them no longer than until Python looks
     if held := _held(roots):
@@ -100,12 +102,6 @@ def _parameters_of_data_parallel() -> set[torch.Tensor]:
         if id(type(each)) in kinds and hasattr(each, "_modules")
         for parameter in each.parameters()
     }
-
-
-def _comes_onto_the_capture_s_stream() -> bool:
-    """Whether the program has told torch (2.13 or newer) to do so, as a process-wide setting."""
-    asked = getattr(torch._C, "_override_stale_capture_stream", None)
-    return asked is not None and bool(asked())
 
 
 def _paths_to_accumulations(tensors: Mapping[str, torch.Tensor]) -> dict[Any, str]:

@@ -13,7 +13,7 @@ from graphdoctor.device.observe.collectives import (
     is_transfer,
 )
 from graphdoctor.device.observe.known_results import known_or_computed
-from graphdoctor.device.observe.operators import Call, OperatorFacts, tensors_of
+from graphdoctor.device.observe.operators import Call, tensors_of
 from graphdoctor.device.observe.wider import NARROW, each_tensor, is_slow_when_narrow, run_wider
 from graphdoctor.target.state.shared_memory import give_own_memory
 from graphdoctor.values.errors import CannotDoItHere
@@ -50,7 +50,12 @@ def run_operator(call: Call) -> Any:
         with torch._C.DisableTorchFunction():
             return known_or_computed(call, _computed)
     except (NotImplementedError, RuntimeError) as error:
-        if not call.on_cuda or not _lacks_kernel(call, error):
+        lacks_kernel = (
+            isinstance(error, NotImplementedError)
+            or call.facts.base_name in _MIXED_ON_CUDA
+            or any(map(str(error).__contains__, _NO_KERNEL))
+        )
+        if not call.on_cuda or not lacks_kernel:
             raise
         return _run_otherwise(call, error)
 
@@ -69,16 +74,13 @@ def _called(call: Call) -> Any:
     try:
         return call.func(*call.args, **call.kwargs)
     except RuntimeError as error:
-        if _COPIES_AMONG_THREADS not in str(error) or not _can_run_again(call.facts):
+        facts = call.facts
+        may_not_run_again = facts.written_args or facts.written_kwargs or facts.is_random
+        if may_not_run_again or _COPIES_AMONG_THREADS not in str(error):
             raise
     for tensor in call.inputs:
         give_own_memory(tensor)
     return call.func(*call.args, **call.kwargs)
-
-
-def _can_run_again(facts: OperatorFacts) -> bool:
-    """Whether a call that failed half-way has left nothing behind."""
-    return not (facts.written_args or facts.written_kwargs or facts.is_random)
 
 
 def _may_resize(call: Call) -> Iterator[torch.Tensor]:
@@ -107,17 +109,12 @@ def _run_on_all_ranks(call: Call) -> Any:
     return result
 
 
-def _lacks_kernel(call: Call, error: Exception) -> bool:
-    """Whether the CPU fails where a GPU would not."""
-    if isinstance(error, NotImplementedError) or call.facts.base_name in _MIXED_ON_CUDA:
-        return True
-    return any(map(str(error).__contains__, _NO_KERNEL))
-
-
 def _run_otherwise(call: Call, error: Exception) -> Any:
     why = _first_line(str(error))
     if call.facts.base_name in _COUNTS:
-        return _count_in_double(call)
+        dtype = call.inputs[0].dtype  # in any, counting gives whole numbers: the result is a GPU's
+        args = each_tensor(call.args, torch.Tensor.double)
+        return call.func(*args, **call.kwargs).to(dtype)
     if any(tensor.dtype in NARROW for tensor in call.inputs):
         try:
             result = run_wider(call)
@@ -134,13 +131,6 @@ def _run_otherwise(call: Call, error: Exception) -> Any:
         ) from error
     call.fallback = f"{call.facts.name} returned zeros of the right shape: {why}"
     return result
-
-
-def _count_in_double(call: Call) -> Any:
-    """Counting gives whole numbers in any dtype: the result is a GPU's, exactly."""
-    dtype = call.inputs[0].dtype
-    args = each_tensor(call.args, torch.Tensor.double)
-    return call.func(*args, **call.kwargs).to(dtype)
 
 
 def _shape_only(call: Call) -> Any:

@@ -116,10 +116,14 @@ class KnownResults:
 
     def of(self, call: Call, compute: Callable[[Call], Any]) -> Any:
         """The call's result, which nobody else's writing changes."""
-        left_flops = _flops_beyond_looking(call)
-        if left_flops < _LEAST_FLOPS:
+        if not all(map(_is_plain, call.inputs)):
             return compute(call)
-        key = self._key_of(call)
+        left_flops = _FLOPS[call.facts.name](call.args) - _FLOPS_PER_BYTE * _bytes_of(call.inputs)
+        if left_flops < _LEAST_FLOPS:  # computing takes hardly more than a look at the inputs
+            return compute(call)
+        with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
+            given = self._look_of(call.args), self._look_of(tuple(sorted(call.kwargs.items())))
+        key = call.facts.name, call.on_cuda, *given, *_settings()
         known = self._results.get(key)
         if known is not None:
             known.is_used, known.of_inputs = True, self._inputs
@@ -163,12 +167,6 @@ class KnownResults:
         value = _shared(result)
         self._results[key] = _Result(value, self._inputs)
         self._looked_at.update((begin_of(tensor), {}) for tensor in tensors_of(value))
-
-    def _key_of(self, call: Call) -> object:
-        """What the result depends on."""
-        with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
-            given = self._look_of(call.args), self._look_of(tuple(sorted(call.kwargs.items())))
-        return (call.facts.name, call.on_cuda, *given, *_settings())
 
     def _look_of(self, value: Any) -> object:
         if isinstance(value, torch.Tensor):
@@ -230,28 +228,16 @@ def known_or_computed(call: Call, compute: Callable[[Call], Any]) -> Any:
     return _ACTIVE[-1].of(call, compute)
 
 
-def _flops_beyond_looking(call: Call) -> int:
-    """What computing takes more than a look at the inputs; 0 where they cannot be looked at."""
-    if not all(map(_is_plain, call.inputs)):
-        return 0
-    return _FLOPS[call.facts.name](call.args) - _FLOPS_PER_BYTE * _bytes_of(call.inputs)
-
-
 def _settings() -> tuple[object, ...]:
     return (
         torch.is_grad_enabled(),
         torch.get_num_threads(),
         torch._C._get_mkldnn_enabled(),
-        *_rounding(),
+        torch.get_float32_matmul_precision()
+        if not PRECISIONS
+        else (read_precision(("mkldnn", "matmul")), read_precision(("mkldnn", "conv"))),
         torch._C._get_deterministic_algorithms(),
     )
-
-
-def _rounding() -> tuple[str, ...]:
-    """How the CPU's kernels may round float32 within."""
-    if not PRECISIONS:
-        return (torch.get_float32_matmul_precision(),)
-    return read_precision(("mkldnn", "matmul")), read_precision(("mkldnn", "conv"))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

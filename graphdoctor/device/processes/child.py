@@ -42,7 +42,9 @@ def live(work: str, folder: Path, *, begun_s: float, time_limit_s: float, lifeli
     Output goes to the folder already; nothing can be read from the input. `lifeline` is a pipe: its
     end is that of the process that started this one, and ends this one with all that it started.
     """
-    _close_input()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, _STDIN)
+    os.close(nothing)
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
     errors = os.dup(_STDERR)  # a model may close or redirect its own
     faulthandler.enable(errors)
@@ -63,12 +65,6 @@ def live(work: str, folder: Path, *, begun_s: float, time_limit_s: float, lifeli
         sys.stderr.flush()
     finally:
         os._exit(code)
-
-
-def _close_input() -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, _STDIN)
-    os.close(nothing)
 
 
 def _end_with_parent(lifeline: int) -> None:
