@@ -83,13 +83,6 @@ def excerpt_at(place: Location | None) -> Excerpt | None:
     return Excerpt(first_line=first, lines=tuple(line.rstrip("\n") for line in lines))
 
 
-def _columns(group: Sequence[Hit]) -> Columns | None:
-    """The expression that all of them are about; None where a line has several of them."""
-    places = {id(hit.location): hit.location for hit in group}
-    found = {columns_at(place) if place is not None else None for place in places.values()}
-    return found.pop() if len(found) == 1 else None
-
-
 def columns_at(place: Location) -> Columns | None:
     """The expression at a place that was recorded in this process; Python counts its bytes."""
     reach = bytes_of_expression(place)
@@ -114,11 +107,13 @@ def _order(rule: type[Rule], group: Sequence[Hit]) -> tuple[int, int, str]:
 
 def _finding(rule: type[Rule], group: Sequence[Hit]) -> Finding:
     first = min(group, key=lambda hit: (hit.iteration, hit.op_index))
+    places = {id(hit.location): hit.location for hit in group}
+    found = {columns_at(place) if place is not None else None for place in places.values()}
     return replace(
         rule.finding(first.message, first.location),
         fix=" ".join(dict.fromkeys(hit.fix or rule.fix for hit in group)),
         excerpt=excerpt_at(first.location),
-        columns=_columns(group),
+        columns=found.pop() if len(found) == 1 else None,
         edits=first.edits if all(hit.edits == first.edits for hit in group) else (),
         stack=first.stack,
         module=first.module,

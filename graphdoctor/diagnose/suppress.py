@@ -136,16 +136,10 @@ def _was_run(one: _Said, run: Mapping[str, set[int]]) -> bool:
     lines = {line for path, found in run.items() if _same(path, one.file) for line in found}
     if one.comment.is_for_file:
         return bool(lines)
-    first, last = _function_around(one.file, one.comment.first)
-    return any(first <= line <= last for line in lines)
-
-
-def _function_around(file: str, line: int) -> tuple[int, int]:
-    """The lines of the innermost function that holds a line; of the file where none does."""
-    scope = scope_at(file, line)
+    scope = scope_at(one.file, one.comment.first)
     if scope is None or isinstance(scope, ast.Module):
-        return 1, len(linecache.getlines(file))
-    return scope.lineno, scope.end_lineno or scope.lineno
+        return bool(lines)
+    return any(scope.lineno <= line <= (scope.end_lineno or scope.lineno) for line in lines)
 
 
 def _same(one: str, other: str) -> bool:

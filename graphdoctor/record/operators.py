@@ -86,7 +86,10 @@ class OperatorObserver:
         with torch._C.DisableTorchFunction():
             op = self._op(call)
         self.ops.append(op)
-        self._note_made(call, op)
+        for tensor in tensors_of(call.result):
+            info = self._table.info(tensor)
+            if info not in call.infos:  # an argument was made before
+                info.maker = Maker(self._iteration, op.name, op.location)
 
     def event(self, event: HostEvent) -> None:
         place = locate()
@@ -212,13 +215,6 @@ class OperatorObserver:
             device=device,
             location=location,
         )
-
-    def _note_made(self, call: Call, op: Op) -> None:
-        """Mark the storages this call made; what it got as an argument it did not make."""
-        for tensor in tensors_of(call.result):
-            info = self._table.info(tensor)
-            if info not in call.infos:
-                info.maker = Maker(self._iteration, op.name, op.location)
 
 
 def _fallback_of(call: Call) -> str | None:

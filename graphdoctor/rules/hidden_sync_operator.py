@@ -52,7 +52,7 @@ class HiddenSyncOperator(RecordingRule):
             for op in iteration.ops:
                 fact = _sync_in(op)
                 if fact is not None:
-                    message = _message(op, fact)
+                    message = f"{operator_words(op)} {fact.why} ({evidence_words(fact)})."
                     yield at_op(
                         iteration.index,
                         op,
@@ -94,7 +94,3 @@ def _sync_in(op: Op) -> OperatorFact | None:
         return None
     fact = fact_about(op, "waits", "copies", "pins", "refused")
     return None if fact is None or transfer_of(op) is not None else fact
-
-
-def _message(op: Op, fact: OperatorFact) -> str:
-    return f"{operator_words(op)} {fact.why} ({evidence_words(fact)})."

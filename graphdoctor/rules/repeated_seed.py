@@ -36,7 +36,11 @@ class RepeatedSeed(RecordingRule):
                 if not event.refusal and _seeds(event):  # GD110 reports a refused one
                     drawn = _draws_after(event, iteration)
                     if drawn:
-                        yield at_event(iteration.index, event, _message(event, drawn))
+                        message = (
+                            f"{event.name} sets the same seed in every step: {drawn} repeats its "
+                            "numbers in eager, and a replay draws new numbers."
+                        )
+                        yield at_event(iteration.index, event, message)
 
     @staticmethod
     def bad() -> object:
@@ -70,10 +74,3 @@ def _draws_after(event: RngState, iteration: Iteration) -> str:
         if op.is_cuda and draws(op):
             return op.name.rpartition(".")[0]
     return ""
-
-
-def _message(event: RngState, drawn: str) -> str:
-    return (
-        f"{event.name} sets the same seed in every step: {drawn} repeats its numbers in eager, and a "
-        "replay draws new numbers."
-    )

@@ -23,7 +23,7 @@ from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.record.later.trends import Trend, advance, moment, numbers_in, trends
 from graphdoctor.record.later.trials import Trials
 from graphdoctor.record.session import Session
-from graphdoctor.values.errors import GraphDoctorError, RaisesLater
+from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.figures import count_text, names_text, shortened
 from graphdoctor.values.host_events import (
     ClockRead,
@@ -49,7 +49,8 @@ def with_later_steps(
     """
     yield from seen.events
     if session.raises is not None:  # before later steps could be compared
-        yield _raises(session.raises)
+        what = str(session.raises).removeprefix("running the step failed: ")
+        yield LaterStepRaises(what, calls=session.raises.calls)
         return
     shapes = captured[0].input_shapes
     alike = [ran(one.ops, one.externals) for one in captured if one.input_shapes == shapes]
@@ -63,11 +64,6 @@ def with_later_steps(
         yield _branch(DiffersByClock, other, clocks, "an hour later")
     if seen.changing:
         yield from _at_later_steps(trials, seen.changing, lines)
-
-
-def _raises(error: RaisesLater) -> PythonEvent:
-    what = str(error).removeprefix("running the step failed: ")
-    return LaterStepRaises(what, calls=error.calls)
 
 
 def _at_later_steps(

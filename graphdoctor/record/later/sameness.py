@@ -57,9 +57,11 @@ def first_difference(usual: Ran, other: Ran) -> Op | None:
         differing = (b for a, b in zip_longest(usual.events, other.events) if a != b)
         at, *_ = next(differing) or usual.events[-1]
         return other.ops[min(at, len(other.ops) - 1)] if other.ops else None
-    if not _return_the_same(usual.outputs, other.outputs, memory):
-        return other.ops[-1] if other.ops else None
-    return None
+    if list(map(_plain, usual.outputs)) == list(map(_plain, other.outputs)) and memory.is_same(
+        _tensors(usual.outputs), _tensors(other.outputs)
+    ):
+        return None
+    return other.ops[-1] if other.ops else None
 
 
 class _Memory:
@@ -75,13 +77,6 @@ class _Memory:
             self._there.setdefault(one, two) == two and self._here.setdefault(two, one) == one
             for one, two in pairs
         )
-
-
-def _return_the_same(here: Sequence[Leaf], there: Sequence[Leaf], memory: _Memory) -> bool:
-    """By their paths, numbers and memory; tensors were compared where they were made."""
-    return [_plain(leaf) for leaf in here] == [_plain(leaf) for leaf in there] and memory.is_same(
-        _tensors(here), _tensors(there)
-    )
 
 
 def _plain(leaf: Leaf) -> tuple[str, str | None]:

@@ -65,7 +65,8 @@ def nearest_other_step(
         if search.has_run:
             break
     names = {trend.path.own_name for trend in trends}
-    near = _near(trends, _in_turn(constants(lines.codes, names), numbers))
+    pairs = zip_longest(constants(lines.codes, names), numbers)
+    near = _near(trends, [each for pair in pairs for each in pair if each is not None])
     for steps in sorted(near[:runs]):
         search.look(steps, is_far=False)
     is_found = search.found is not None and is_as_usual(trials, lines)
@@ -169,11 +170,6 @@ def _in_instructions(code: CodeType) -> Iterator[int]:
     if _LOADS_NUMBER is not None:
         instructions = zip(code.co_code[::2], code.co_code[1::2], strict=True)
         yield from (number for loads, number in instructions if loads == _LOADS_NUMBER)
-
-
-def _in_turn(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    both = (each for pair in zip_longest(one, other) for each in pair)
-    return [each for each in both if each is not None]
 
 
 def _names_one(code: CodeType, names: Set[str]) -> bool:

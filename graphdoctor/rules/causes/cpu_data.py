@@ -205,7 +205,7 @@ class _Walk:
 
     def _result(self, op: Op, host: list[TensorUse]) -> Origin:
         if op.may_draw and not op.is_view:
-            if _is_uniform_draw(op):
+            if op.base_name in _UNIFORM and not op.writes:
                 self.uniform.update(use.storage for use in op.outputs)
             return Origin("operator", op)
         if op.base_name in ("lift_fresh", "lift"):
@@ -237,11 +237,6 @@ class _Walk:
 
 def _place(use: TensorUse) -> tuple[object, ...]:
     return use.storage, use.offset, use.shape, use.stride
-
-
-def _is_uniform_draw(op: Op) -> bool:
-    """Whether an operator makes new numbers of [0, 1)."""
-    return op.base_name in _UNIFORM and not op.writes
 
 
 def _is_settled(op: Op) -> bool:

@@ -32,7 +32,9 @@ def differences(recording: Recording) -> tuple[Found, ...]:
     found: list[Found] = []
     for first, second in _pairs(recording):
         pairs = _without_seeding(align(first.ops, second.ops), first, second)
-        comparison = Comparison(first, second, may_settle=_may_settle(recording, first))
+        # New addresses may be a last trace of initialization, which does not come back.
+        may_settle = first is recording.captured[0] and len(recording.captured) > 2
+        comparison = Comparison(first, second, may_settle=may_settle)
         for difference in comparison.run(pairs):
             source = difference.source_among(sources)
             found.append(Found(first.index, second.index, difference, source))
@@ -74,8 +76,3 @@ def _pairs(recording: Recording) -> Iterator[tuple[Iteration, Iteration]]:
         by_shapes.setdefault(iteration.input_shapes, []).append(iteration)
     for alike in by_shapes.values():
         yield from pairwise(alike)
-
-
-def _may_settle(recording: Recording, first: Iteration) -> bool:
-    """Whether new addresses may be a last trace of initialisation, which does not come back."""
-    return first is recording.captured[0] and len(recording.captured) > 2

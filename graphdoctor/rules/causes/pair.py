@@ -119,7 +119,9 @@ class Comparison:
         growing = self._growing(before, after) if shapes else None
         cause = self._inherited(1, after) or self._inherited(0, before)
         if cause is None and growing is None and changes:
-            cause = self._same_sizes(changes)
+            # A number that changes just as a tensor's size did before is that size.
+            causes = [self._size_cause(change.before, change.after) for change in changes]
+            cause = causes[0] if causes and all(causes) else None
         if cause is None and growing is None and (shapes or outputs):
             cause = self._consequence(after)
         if cause is not None:
@@ -194,11 +196,6 @@ class Comparison:
                     self.sizes.setdefault(pair, cause)
             if was.numel != now.numel:
                 self.sizes.setdefault((was.numel, now.numel), cause)
-
-    def _same_sizes(self, changes: tuple[Change, ...]) -> Difference | None:
-        """A number that changes just as a tensor's size did before is that size."""
-        causes = [self._size_cause(change.before, change.after) for change in changes]
-        return causes[0] if causes and all(causes) else None
 
     def _size_cause(self, before: Arg, after: Arg) -> Difference | None:
         if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):

@@ -24,7 +24,6 @@ from graphdoctor.values.recording import (
     Leaf,
     Op,
     Recording,
-    Sample,
     TensorUse,
 )
 
@@ -254,13 +253,9 @@ def _other_result(eager: Leaf, captured: Leaf) -> OtherResult | None:
         return OtherResult(eager, captured, None)
     pairs = list(zip(one.values, other.values, strict=True))
     widest = max(pairs, key=_distance)
-    is_near = _distance(widest) <= _allowed(one, other)
+    # Half the digits of the dtype, in relation to the tensor's largest magnitude.
+    is_near = _distance(widest) <= math.sqrt(max(one.eps, other.eps)) * max(one.scale, other.scale)
     return None if is_near else OtherResult(eager, captured, widest)
-
-
-def _allowed(one: Sample, other: Sample) -> float:
-    """Half the digits of the dtype, in relation to the tensor's largest magnitude."""
-    return math.sqrt(max(one.eps, other.eps)) * max(one.scale, other.scale)
 
 
 def _distance(pair: tuple[float, float]) -> float:

@@ -137,13 +137,8 @@ def _statements_near(place: Location) -> Iterator[ast.stmt]:
     if scope is not None:
         yield from statements_of(scope)
     for method in owner.body if owner is not None else ():
-        if _is_method(method):
-            yield from statements_of(method)  # type: ignore[arg-type]
-
-
-def _is_method(node: ast.stmt) -> bool:
-    """A method that steps may call: what `__init__` binds is there before the first one."""
-    return isinstance(node, ast.FunctionDef) and node.name != "__init__"
+        if isinstance(method, ast.FunctionDef) and method.name != "__init__":
+            yield from statements_of(method)
 
 
 def names_in(node: ast.AST) -> frozenset[str]:
