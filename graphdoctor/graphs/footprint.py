@@ -59,8 +59,8 @@ def _dense_parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, tor
     for path, tensor in tensors.items():
         if not has_memory(tensor) and not is_traceable_wrapper_subclass(tensor):
             continue
-        if _is_generator_state(tensor):
-            continue
+        if tensor.dtype == torch.uint8 and tensor.shape == _GENERATOR_STATE:
+            continue  # whoever compares two runs has seeded the CPU's generator
         with torch._C.DisableTorchFunction():
             is_nested = tensor.is_nested
         if not is_nested:
@@ -76,11 +76,6 @@ def _dense_parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, tor
             yield f"{path}.offsets()", nested.offsets()
             if nested.lengths() is not None:
                 yield f"{path}.lengths()", nested.lengths()
-
-
-def _is_generator_state(tensor: torch.Tensor) -> bool:
-    """Whether it holds the state of the CPU's generator, which whoever compares two runs has seeded anew."""
-    return tensor.dtype == torch.uint8 and tensor.shape == _GENERATOR_STATE
 
 
 _GENERATOR_STATE = torch.default_generator.get_state().shape

@@ -149,7 +149,10 @@ class RegionWatcher:
             return
         run = self._run_of_op.get(index)
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            self._note_seeds(call)
+            if call.on_cuda and call.facts.is_random:
+                for tensor in tensors_of(call.result):
+                    if not self._table.is_cuda(tensor):
+                        self._made_on_cpu.add(self._table.info(tensor).number)
             if run is None:
                 self._overwritten(call)
                 return
@@ -172,7 +175,12 @@ class RegionWatcher:
         if run.tape is not None:
             run.storages[slot] = storage
         else:
-            run.before[slot] = self._contents_now(tensor, storage)
+            # What the step itself has made is copied only when it writes there.
+            run.before[slot] = (
+                contents_now(storage)
+                if self._table.info(tensor).number <= self._newest_before
+                else copied_when_written(Geometry.all_of(storage).of(storage)).untyped_storage()
+            )
 
     def _wrote(self, run: RegionRun, call: Call) -> None:
         location = locate().location
@@ -204,20 +212,6 @@ class RegionWatcher:
         run.written[slot, Geometry.of_tensor(tensor)] = self._table.info(tensor)
         run.writers[slot] = writer
         run.sizes[slot] = tensor.untyped_storage().nbytes()
-
-    def _contents_now(
-        self, tensor: torch.Tensor, storage: torch.UntypedStorage
-    ) -> torch.UntypedStorage:
-        """What the step itself has made is copied only when it writes there; what was there before, now."""
-        if self._table.info(tensor).number <= self._newest_before:
-            return contents_now(storage)
-        return copied_when_written(Geometry.all_of(storage).of(storage)).untyped_storage()
-
-    def _note_seeds(self, call: Call) -> None:
-        if call.on_cuda and call.facts.is_random:
-            for tensor in tensors_of(call.result):
-                if not self._table.is_cuda(tensor):
-                    self._made_on_cpu.add(self._table.info(tensor).number)
 
     def _overwritten(self, call: Call) -> None:
         """What an operator between a region's operators writes over is no result of the region."""

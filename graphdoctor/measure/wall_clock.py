@@ -52,7 +52,13 @@ def gpu_state() -> GpuState | None:
 
 
 def _look(nvml: Any) -> GpuState:
-    handle = _handle(nvml)
+    # torch numbers the visible devices, NVML all of them; both know the UUID.
+    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+    handle = (
+        nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        if uuid is not None
+        else nvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device())
+    )
     # Drivers before 535 know the older name only.
     ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
     ask = ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
@@ -70,14 +76,6 @@ def _look(nvml: Any) -> GpuState:
         slowed_by=tuple(dict.fromkeys(slowed)),
         other_processes=sum(process.pid not in own for process in running),
     )
-
-
-def _handle(nvml: Any) -> Any:
-    """torch numbers the visible devices, NVML all of them; both know the UUID."""
-    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
-    if uuid is not None:
-        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    return nvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device())
 
 
 def clock_note(states: Sequence[GpuState | None]) -> str:
@@ -193,7 +191,7 @@ def measure(
         blocks=len(timed),
         calls_per_block=plan.calls,
         word=word_for(interval),
-        gpu=_gpu_name(),
+        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU",
         clock_note=clock_note(states),
         ranks=ranks,
         graph_interval_us=(own.low, own.high),
@@ -264,10 +262,6 @@ def word_for(interval: MedianInterval) -> Literal["faster", "slower", "no change
     if interval.low > 1.0:
         return "faster"
     return "slower" if interval.high < 1.0 else "no change"
-
-
-def _gpu_name() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
 
 
 class MedianInterval(Struct, frozen=True):

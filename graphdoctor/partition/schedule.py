@@ -56,7 +56,7 @@ def schedule(ops: Sequence[Op], hazards: Hazards) -> Schedule:
             slot = latest
         runs_as_today = hazards.blocks(position) or not op.is_cuda
         slot = max(slot, floor)
-        slots.append(_odd(slot) if runs_as_today else _even(slot) if counts[position] else slot)
+        slots.append(_odd(slot) if runs_as_today else slot + slot % 2 if counts[position] else slot)
         latest = max(latest, slots[-1])
         if position in hazards.decisive:
             read, floor = position, slots[-1]
@@ -72,10 +72,6 @@ def schedule(ops: Sequence[Op], hazards: Hazards) -> Schedule:
 
 def _odd(slot: int) -> int:
     return slot if slot % 2 else slot + 1
-
-
-def _even(slot: int) -> int:
-    return slot + slot % 2
 
 
 def _settle_free_operators(

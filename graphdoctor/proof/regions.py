@@ -117,7 +117,9 @@ class _Trial:
 
             def prepare() -> None:
                 for slot in changing & run.before.keys():
-                    _fill(first.storages[slot], run.before[slot])
+                    if common := min(first.storages[slot].nbytes(), run.before[slot].nbytes()):
+                        part = Geometry(0, (common,), (1,), torch.uint8)
+                        part.of(first.storages[slot]).copy_(part.of(run.before[slot]))
                 if run.generator is not None:
                     set_generator_state(run.generator)
 
@@ -231,13 +233,6 @@ def _scratch_of(firsts: Sequence[RegionRun]) -> set[int]:
     own = (each.storages[slot] for each in firsts for slot in each.made & each.storages.keys())
     made = {storage._cdata for storage in own}
     return {address for address in made if torch._C._storage_Use_Count(address) <= held[address]}
-
-
-def _fill(storage: torch.UntypedStorage, contents: torch.UntypedStorage) -> None:
-    """Give memory its contents, which are shorter where the region itself makes it larger."""
-    if common := min(storage.nbytes(), contents.nbytes()):
-        part = Geometry(0, (common,), (1,), torch.uint8)
-        part.of(storage).copy_(part.of(contents))
 
 
 def _graph_of(tape: Tape, prepare: Callable[[], None]) -> Callable[[], object] | Refusal:

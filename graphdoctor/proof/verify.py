@@ -115,17 +115,11 @@ def _verify(trial: TwinTrial) -> Verification:
     ]
     real = [[gap for gap in step if gap.path not in unsteady] for step in counting]
     if not trial.meeting.agree(str((any(real), any(counting)))):
-        return _judge_alone(trial, expected, counting)
+        # What is looked at next would run the step on some ranks only.
+        return wrong(trial, counting) if any(counting) else verified(trial, expected)
     if any(real):
         return judge_other_path(trial, expected, real)
     return _judge_unsteady(trial, counting, drifts) if any(counting) else verified(trial, expected)
-
-
-def _judge_alone(
-    trial: TwinTrial, expected: Sequence[Footprint], gaps: Sequence[Sequence[Gap]]
-) -> Verification:
-    """Where ranks found other things: what is looked at next would run the step on some of them only."""
-    return wrong(trial, gaps) if any(gaps) else verified(trial, expected)
 
 
 def _of_same_bits(trial: TwinTrial) -> list[Mapping[str, object]] | None:

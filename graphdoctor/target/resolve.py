@@ -298,7 +298,10 @@ def describe_named(source: Source, name: str) -> tuple[Description, str]:
     if isinstance(value, type):
         description, entry = _from_class(source, value, name), f"{name}()"
     elif inspect.isroutine(value) and not is_step_object(value):
-        description, entry = _from_function(source, value, name)
+        if needed_arguments(value):  # it is a step; without parameters it returns a target
+            description, entry = Description(value), name
+        else:
+            description, entry = describe(call(value), what=f"{name}()"), f"{name}()"
     elif callable(value) and not isinstance(value, torch.nn.Module) and not is_step_object(value):
         description, entry = Description(value), name
     else:
@@ -326,15 +329,6 @@ def _from_class(source: Source, cls: type, name: str) -> Description:
             f"{name} is a class of neither a module nor a step, but a target is {SHAPES}"
         )
     return describe(made, what=f"{name}()")
-
-
-def _from_function(
-    source: Source, function: Callable[..., object], name: str
-) -> tuple[Description, str]:
-    """A function without parameters gives a target; one with parameters is a step."""
-    if needed_arguments(function):
-        return Description(function), name
-    return describe(call(function), what=f"{name}()"), f"{name}()"
 
 
 def _inputs_beside(source: Source) -> Called | None:

@@ -118,7 +118,10 @@ def parts_of_argument(value: object) -> Parts | None:
     covered: set[str] = set()
     parts: Parts
     if isinstance(value, Mapping):
-        if not _is_separable(value):
+        # Of another one a copy that shares no content cannot be made without the user's code.
+        if not isinstance(value, (dict, UserDict)) and (
+            not isinstance(value, MutableMapping) or open_node(value, into_objects=False) is None
+        ):
             return None
         parts = list(value.items())
         covered = {"data"} if type(value) is UserDict else covered
@@ -137,13 +140,6 @@ def parts_of_output(value: object) -> Parts | None:
     """The same, and of an object of the user's that carries tensors, its attributes."""
     parts = parts_of_argument(value)
     return list(attributes(value).items()) if parts is None and _carries_tensors(value) else parts
-
-
-def _is_separable(value: Mapping[Any, Any]) -> bool:
-    """Whether another can be made that shares no content with it, without code of the user's."""
-    if isinstance(value, (dict, UserDict)):
-        return True
-    return isinstance(value, MutableMapping) and open_node(value, into_objects=False) is not None
 
 
 def _carries_tensors(value: object) -> bool:

@@ -90,7 +90,8 @@ def _runs(graph: fx.Graph, where: DeviceOf, also: Why) -> Iterator[_Run]:
             owner[node] = taken_from
             taken_from.nodes.append(node)
             continue
-        why, count = why_unsafe(node, where) or also(node), _launches(node, where)
+        op = op_of(node, where)
+        why, count = why_unsafe(node, where) or also(node), launches(op) if op is not None else 0
         if (why or count) and bool(why) == run.safe:
             if run.nodes:
                 yield run
@@ -102,11 +103,6 @@ def _runs(graph: fx.Graph, where: DeviceOf, also: Why) -> Iterator[_Run]:
             run.unsafe.append(Unsafe(_operator(node), why, location_of(node)))
     if run.nodes:
         yield run
-
-
-def _launches(node: fx.Node, where: DeviceOf) -> int:
-    op = op_of(node, where)
-    return launches(op) if op is not None else 0
 
 
 def _operator(node: fx.Node) -> str:

@@ -76,7 +76,10 @@ class CompileCounts:
             del self._seen[next(iter(self._seen))]
         if reason := getattr(metrics, "cudagraph_skip_reason", None):
             self._skip_reasons[_one_line(reason)] += 1
-        if not _is_again(metrics):
+        # A compilation's id is "frame/compilation", with the number of its restart behind "_".
+        number = str(metrics.compile_id or "").partition("/")[2].partition("_")[0]
+        is_backward = getattr(metrics, "is_forward", True) is False
+        if is_backward or not metrics.co_filename or number in ("", "0"):
             return
         where = Location(
             metrics.co_filename, metrics.co_firstlineno or 0, metrics.co_name or "<unknown>"
@@ -84,13 +87,6 @@ class CompileCounts:
         count, before = self._recompiled.get(where, (0, ""))
         reason = _one_line(getattr(metrics, "recompile_reason", None) or before)
         self._recompiled[where] = (count + 1, reason)
-
-
-def _is_again(metrics: Any) -> bool:
-    """A compilation's id is "frame/compilation", with the number of its restart behind "_"."""
-    _, _, number = str(metrics.compile_id or "").partition("/")
-    is_forward = getattr(metrics, "is_forward", True) is not False
-    return is_forward and bool(metrics.co_filename) and number.partition("_")[0] not in ("", "0")
 
 
 def _one_line(text: object) -> str:

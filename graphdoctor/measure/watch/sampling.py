@@ -150,7 +150,8 @@ def _counted(events: Iterable[Seen]) -> tuple[Counter[str], Counter[str], Counte
                 continue
             operations[event.correlation] += 1
             if is_memcpy(event.name):
-                copies[_direction(event.name)] += 1
+                found = _DIRECTION.search(event.name)
+                copies[_DIRECTIONS[found.group(1)] if found else "other"] += 1
             continue
         kind = _kind(event.name)
         if kind == "syncs":
@@ -173,8 +174,3 @@ def _kind(name: str) -> _Kind:
     if is_kernel_launch(name):
         return "launches"
     return "syncs" if is_blocking(name) else "none"
-
-
-def _direction(name: str) -> str:
-    found = _DIRECTION.search(name)
-    return _DIRECTIONS[found.group(1)] if found else "other"

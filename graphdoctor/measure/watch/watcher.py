@@ -379,7 +379,10 @@ class Watcher:
         line_s = time.perf_counter() + self._every_s
         while True:
             try:
-                asked: Asked | None = self._asked.get(timeout=self._rest_s(line_s))
+                due_s = line_s
+                if self._duty is not None and not self._profiler.reason:
+                    due_s = min(due_s, self._duty.due_s)
+                asked: Asked | None = self._asked.get(timeout=max(0.0, due_s - time.perf_counter()))
             except queue.Empty:
                 asked = None
             if asked == "stop":
@@ -394,12 +397,6 @@ class Watcher:
                 now = self.report()
                 self._tell(now, last)
                 last, line_s = now, time.perf_counter() + self._every_s
-
-    def _rest_s(self, line_s: float) -> float:
-        due_s = line_s
-        if self._duty is not None and not self._profiler.reason:
-            due_s = min(due_s, self._duty.due_s)
-        return max(0.0, due_s - time.perf_counter())
 
     def _set_up(self) -> None:
         if not self._is_on or not self._with_cupti or self._duty is not None:

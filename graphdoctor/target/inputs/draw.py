@@ -18,8 +18,9 @@ def adjustment_for(values: torch.Tensor) -> Adjust | None:
     if values.dim() == 0:
         return None
     wide = values.double()
-    if _is_symmetric(wide):
-        return _scaled(values) if _is_positive_definite(wide) else _mirrored
+    is_square = wide.dim() > 1 and wide.shape[-1] == wide.shape[-2] and wide.shape[-1] > 1
+    if is_square and torch.allclose(wide, wide.mT, rtol=1e-4, atol=1e-6):
+        return _scaled(values) if (torch.linalg.eigvalsh(wide) > 0).all() else _mirrored
     if wide.shape[-1] < 2:
         return None
     if bool((wide >= 0).all()) and bool(((wide.sum(-1) - 1).abs() < _NEAR).all()):
@@ -31,16 +32,6 @@ def adjustment_for(values: torch.Tensor) -> Adjust | None:
     if wide.shape[-1] >= _FEWEST and bool((wide.diff(dim=-1) <= 0).all()):
         return lambda drawn, _: drawn.sort(dim=-1, descending=True).values
     return None
-
-
-def _is_symmetric(values: torch.Tensor) -> bool:
-    if values.dim() < 2 or values.shape[-1] != values.shape[-2] or values.shape[-1] < 2:
-        return False
-    return torch.allclose(values, values.mT, rtol=1e-4, atol=1e-6)
-
-
-def _is_positive_definite(values: torch.Tensor) -> bool:
-    return bool((torch.linalg.eigvalsh(values) > 0).all())
 
 
 def _scaled(values: torch.Tensor) -> Adjust:
@@ -170,7 +161,7 @@ def _mask(values: torch.Tensor, is_set: torch.Tensor) -> Draw | None:
     if bool(is_set.all()) or not bool(is_set.any()) or _is_triangular(is_set):
         return None
     on, off = values[is_set][0], values[~is_set][0]
-    if _is_one_hot(is_set):
+    if is_set.dim() > 0 and is_set.shape[-1] > 2 and bool((is_set.sum(-1) == 1).all()):
         return lambda generator: torch.where(_one_hot_like(is_set, generator), on, off)
     density = float(is_set.float().mean())
 
@@ -183,10 +174,6 @@ def _mask(values: torch.Tensor, is_set: torch.Tensor) -> Draw | None:
         return torch.where(drawn, on, off)
 
     return draw
-
-
-def _is_one_hot(is_set: torch.Tensor) -> bool:
-    return is_set.dim() > 0 and is_set.shape[-1] > 2 and bool((is_set.sum(-1) == 1).all())
 
 
 def _one_hot_like(is_set: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

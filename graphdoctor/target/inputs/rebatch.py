@@ -117,7 +117,8 @@ def rebatched(
     made: dict[int, object] = {}
     for path, leaf in input_leaves(inputs).items():
         if isinstance(leaf, torch.Tensor) and path in plan.paths:
-            made.setdefault(id(leaf), _rows_along(leaf, plan.dim, size, drawn))
+            rows = batch_rows(leaf.movedim(plan.dim, 0), size, generator=drawn)
+            made.setdefault(id(leaf), rows.movedim(0, plan.dim))
     changed = map_inputs(lambda leaf: made.get(id(leaf), leaf), inputs)
     return Inputs(changed.args, _with_number(changed, plan.size, size))
 
@@ -223,12 +224,6 @@ def held_batches(target: Target, size: int) -> str:
     ]
     more = f" and {len(held) - _MOST_NAMED} more" if len(held) > _MOST_NAMED else ""
     return ", ".join(held[:_MOST_NAMED]) + more
-
-
-def _rows_along(
-    tensor: torch.Tensor, dim: int, size: int, generator: torch.Generator
-) -> torch.Tensor:
-    return batch_rows(tensor.movedim(dim, 0), size, generator=generator).movedim(0, dim)
 
 
 def batch_rows(tensor: torch.Tensor, size: int, *, generator: torch.Generator) -> torch.Tensor:

@@ -369,7 +369,10 @@ class Watch:
         in_loop = thread.loop is not None and thread.loop.follower.holds(where)
         if in_loop or not where or not any(True for _ in module.parameters()):
             return run()
-        step = self._call_step(module, where[0])
+        key = (id(module), id(where[0].code), where[0].line)
+        if key not in self._calls:
+            self._calls[key] = CallStep.of(module, location_of(where[0]))
+        step = self._calls[key]
         step.note_call(module, where, is_compiled=module in self._compiled)
         step.begins(self._studies.now_s)
         self._enter(step, lambda: step.begin(args, kwargs))
@@ -436,12 +439,6 @@ class Watch:
     def _note_start(self) -> None:
         if self.first_s is None:
             self.first_s = time.perf_counter()
-
-    def _call_step(self, module: torch.nn.Module, at: At) -> CallStep:
-        key = (id(module), id(at.code), at.line)
-        if key not in self._calls:
-            self._calls[key] = CallStep.of(module, location_of(at))
-        return self._calls[key]
 
     def _learn(self, thread: Thread, event: Event) -> None:
         if event.kind == "backward":
