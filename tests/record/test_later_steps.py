@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import bisect
-import contextvars
 import functools
 import itertools
 import queue
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +29,6 @@ from tests.support.diagnosing import reported
 LINEAR = nn.Linear(8, 8)
 OTHER = nn.Linear(8, 8)
 COUNT = 0
-IN_CONTEXT = contextvars.ContextVar("in_context", default=0)
 LOCAL = threading.local()
 
 
@@ -174,30 +171,12 @@ def in_frozen_object() -> Callable[[], int]:
     return count
 
 
-def in_context() -> Callable[[], int]:
-    def count() -> int:
-        IN_CONTEXT.set(IN_CONTEXT.get() + 1)
-        return IN_CONTEXT.get()
-
-    return count
-
-
 def local_to_a_thread() -> Callable[[], int]:
     LOCAL.calls = 0
 
     def count() -> int:
         LOCAL.calls += 1
         return LOCAL.calls  # type: ignore[no-any-return]
-
-    return count
-
-
-def by_weak_reference() -> Callable[[], int]:
-    counted = weakref.WeakKeyDictionary({LINEAR: 0})
-
-    def count() -> int:
-        counted[LINEAR] += 1
-        return counted[LINEAR]
 
     return count
 
@@ -220,8 +199,7 @@ def in_a_default() -> Callable[[], int]:
 
 
 PLACES = [
-    in_closure, in_global, in_frozen_object, in_context, local_to_a_thread, by_weak_reference,
-    at_a_function, in_a_default,
+    in_closure, in_global, in_frozen_object, local_to_a_thread, at_a_function, in_a_default,
 ]  # fmt: skip
 
 

@@ -7,7 +7,6 @@ import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +76,6 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "Counter": (Counter, lambda held: held.update("a")),
     "array": (lambda: np.zeros(4), lambda held: held.__iadd__(1)),
     "number of NumPy's": (lambda: [np.int64(0)], lambda held: held.__setitem__(0, held[0] + 1)),
-    "bytearray": (bytearray, lambda held: held.append(1)),
-    "Decimal": (lambda: [Decimal(0)], lambda held: held.__setitem__(0, held[0] + 1)),
     "enum": (lambda: [Mode.ONE], lambda held: held.__setitem__(0, held[0].other())),
     "dataclass": (Config, lambda held: setattr(held, "rate", 0.9 * held.rate + 0.1)),
     "slots": (Slots, lambda held: setattr(held, "calls", held.calls + 1)),

@@ -1,20 +1,11 @@
-"""What decides in a later step, wherever it is kept: behind objects of C, in the process, outside of it."""
+"""What decides in a later step, wherever it is kept: in the state, in the process, outside of it."""
 
 from __future__ import annotations
 
-import array
 import collections
-import ctypes
-import decimal
-import enum
-import gc
-import logging
 import os
-import signal
-import sys
 import types
 import uuid
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -43,64 +34,8 @@ def decided_by(advance: Callable[[], object], decides: Callable[[], object]) -> 
     return reported(step)
 
 
-class Grade(enum.Enum):
-    A = 1
-
-
-class Meta(type):
-    count = 0
-
-
-class Counted(metaclass=Meta):
-    def __init__(self) -> None:
-        self.count = 0
-
-
 Pair = collections.namedtuple("Pair", "count other")
-NUMBERS, NUMBER_OF_C = array.array("l", [0]), ctypes.c_int(0)
-ADD = [].append
-COUNTED = Counted()
-WEAK, PROXY = weakref.ref(COUNTED), weakref.proxy(COUNTED)
-HELD = {"pair": Pair(0, 0), "words": "", "power": 20, "turning": [0] * 30 + [1]}
-LOGGER: Any = logging.getLogger("counting")
-LOGGER.count = 0
-PROXIED: Any = types.MappingProxyType(HELD)
-
-
-def _add(holder: Any, name: str = "count") -> None:
-    setattr(holder, name, getattr(holder, name) + 1)
-
-
-def add_to_numbers() -> None:
-    NUMBERS[0] += 1
-
-
-def add_to_number_of_c() -> None:
-    NUMBER_OF_C.value += 1
-
-
-def add_to_member() -> None:
-    Grade.A.count = getattr(Grade.A, "count", 0) + 1  # type: ignore[attr-defined]
-
-
-def add_to_meta() -> None:
-    Meta.count += 1
-
-
-def add_to_proxy() -> None:
-    PROXY.count += 1
-
-
-def add_to_logger() -> None:
-    LOGGER.count += 1
-
-
-def add_to_parameter() -> None:
-    LINEAR.weight.count = getattr(LINEAR.weight, "count", 0) + 1  # type: ignore[attr-defined]
-
-
-def add_to_library() -> None:
-    sys.graphdoctor_count = getattr(sys, "graphdoctor_count", 0) + 1  # type: ignore[attr-defined]
+HELD = {"pair": Pair(0, 0), "power": 20}
 
 
 def add_to_pair() -> None:
@@ -108,27 +43,11 @@ def add_to_pair() -> None:
     HELD["pair"] = pair._replace(count=pair.count + 1)
 
 
-def turn() -> None:
-    turning: Any = HELD["turning"]
-    turning.append(turning.pop(0))
-
-
 def double() -> None:
     HELD["power"] += 1  # type: ignore[operator]
 
 
-def add_to_environment() -> None:
-    os.environ["GRAPHDOCTOR_COUNT"] = str(int(os.environ.get("GRAPHDOCTOR_COUNT", "0")) + 1)
-
-
-def add_to_precision() -> None:
-    decimal.getcontext().prec += 1
-
-
 KEPT: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-    "array": (add_to_numbers, lambda: NUMBERS[0] == 40),
-    "member of an enum": (add_to_member, lambda: Grade.A.count == 40),  # type: ignore[attr-defined]
-    "module of the library": (add_to_library, lambda: sys.graphdoctor_count == 40),  # type: ignore[attr-defined]
     "named tuple": (add_to_pair, lambda: HELD["pair"].count == 40),  # type: ignore[attr-defined]
     "a power of two": (double, lambda: HELD["power"] & (HELD["power"] - 1) == 0),  # type: ignore[operator]
 }
@@ -136,12 +55,7 @@ KEPT: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_state_is_seen_and_decides(name: str) -> None:
-    with_start = snapshot({}), decimal.getcontext().prec
-    try:
-        assert "GD217" in {finding.rule for finding in decided_by(*KEPT[name]).findings}
-    finally:
-        with_start[0].restore()
-        decimal.getcontext().prec = with_start[1]
+    assert "GD217" in {finding.rule for finding in decided_by(*KEPT[name]).findings}
 
 
 def test_a_random_name_is_a_draw() -> None:
@@ -193,14 +107,8 @@ def test_what_a_trial_shows_is_seen_by_nobody(capfd: pytest.CaptureFixture[str])
 
 def test_what_the_process_has_switched_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     start = snapshot({"step": lambda: None})
-    threads, limit = torch.get_num_threads(), sys.getrecursionlimit()
-    gc.disable()
-    torch.set_num_threads(threads + 1)
-    sys.setrecursionlimit(limit + 10)
     os.environ["GRAPHDOCTOR_LEFT"] = "1"
-    handler = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    torch.set_default_dtype(torch.float64)
     start.restore()
-    assert gc.isenabled()
-    assert (torch.get_num_threads(), sys.getrecursionlimit()) == (threads, limit)
     assert "GRAPHDOCTOR_LEFT" not in os.environ
-    assert signal.getsignal(signal.SIGUSR1) is handler
+    assert torch.get_default_dtype() is torch.float32

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from contextvars import ContextVar, copy_context
 from typing import Any
 
 import numpy as np
@@ -50,18 +49,6 @@ def after(steps: int, held: Any, change: Callable[[Any], object]) -> tuple[Any, 
     (trend,) = trends_of({"state": state}, step)
     advance([trend], steps)
     return state.value, trend  # type: ignore[attr-defined]
-
-
-def test_a_variable_in_a_context_of_its_own_goes_on_so() -> None:
-    variable = ContextVar("variable", default=0)
-    context = copy_context()
-    context.run(variable.set, 1)
-
-    def step() -> None:
-        context.run(variable.set, context[variable] + 2)
-
-    advance(trends_of({"context": context}, step), 10)
-    assert context[variable] == 21 and variable.get() == 0
 
 
 class Key:
@@ -264,7 +251,6 @@ def a_global() -> int:
 
 
 _COUNT = 0
-_CONTEXT = ContextVar("_CONTEXT", default=0)
 
 
 def _count() -> None:
@@ -273,7 +259,7 @@ def _count() -> None:
 
 
 def test_it_is_put_where_code_finds_it() -> None:
-    """In a slot, a class, a dictionary of any key, a list, a variable of a function or of a context."""
+    """In a slot, a class, a dictionary of any key, a list, a variable of a function."""
     state: Any = Held()
     state.slot, own, key = 0, 0, object()
     table: dict[object, int] = {"word": 0, 7: 0, key: 0}
@@ -289,7 +275,7 @@ def test_it_is_put_where_code_finds_it() -> None:
     read = [
         lambda: state.slot, lambda: Held.shared - 1, lambda: table["word"], lambda: table[7],
         lambda: table[key], lambda: ordered["a"], lambda: items[0], lambda: line[1], closure,
-        lambda: noted.times, a_global, _CONTEXT.get,  # type: ignore[attr-defined]
+        lambda: noted.times, a_global,  # type: ignore[attr-defined]
     ]  # fmt: skip
 
     def step() -> None:
@@ -303,12 +289,11 @@ def test_it_is_put_where_code_finds_it() -> None:
         line[1] += 1
         own += 1
         noted.times += 1  # type: ignore[attr-defined]
-        _CONTEXT.set(_CONTEXT.get() + 1)
         _count()
 
     roots: dict[str, object] = {
         "state": state, "table": table, "ordered": ordered, "items": items, "line": line,
-        "closure": closure, "noted": noted, "a_global": a_global, "context": _CONTEXT,
+        "closure": closure, "noted": noted, "a_global": a_global,
     }  # fmt: skip
     found = trends_of(roots, step)
     advance(found, 40)

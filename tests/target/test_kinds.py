@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import array
 import collections
-import contextvars
-import ctypes
+import datetime
 import enum
 import functools
-import io
 import queue
 import random
 import threading
-import weakref
-from types import CellType, MappingProxyType
+from types import CellType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,17 +20,13 @@ from torch import nn
 from graphdoctor.target.state.kinds import FAMILIES, kind_of
 from graphdoctor.target.state.kinds.buffers import (
     Array,
-    Buffer,
     NumpyScalar,
     RandomGenerator,
-    Stream,
 )
 from graphdoctor.target.state.kinds.callables import (
     Cell,
     Class,
-    ContextVariable,
     Function,
-    HeldContext,
     Method,
     Partial,
     Reference,
@@ -88,7 +80,7 @@ EXAMPLES: list[tuple[object, type[Kind]]] = [
     (Level.LOW, Scalar),
     (Mode.ONE, EnumMember),
     (np.float32(1), NumpyScalar),
-    (__import__("decimal").Decimal(1), Number),
+    (datetime.datetime(2020, 1, 1), Number),
     (MODULE.weight, Tensor),
     (MODULE, Module),
     (torch.jit.trace(nn.ReLU(), torch.ones(1)), ScriptModule),
@@ -104,19 +96,11 @@ EXAMPLES: list[tuple[object, type[Kind]]] = [
     (CellType(1), Cell),
     (functools.partial(max), Partial),
     (Mode, Class),
-    (contextvars.ContextVar("unset"), ContextVariable),
-    (contextvars.Context(), HeldContext),
-    (MappingProxyType({}), Reference),
-    (weakref.proxy(MODULE), Reference),
     ([].append, Reference),
     (random.Random(), RandomGenerator),
     (torch.Generator(), RandomGenerator),
     (np.random.default_rng(), RandomGenerator),
-    (io.BytesIO(), Stream),
     (np.zeros(1), Array),
-    (array.array("d"), Buffer),
-    (bytearray(), Buffer),
-    (ctypes.c_int(), Buffer),
     (collections, Inert),
     (threading.current_thread(), Thread),
     (queue.Queue(), Queue),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import array
 import datetime
 import enum
 import io
 from collections import deque
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,17 +13,12 @@ import pytest
 
 from graphdoctor.target.state.kinds import digest
 from graphdoctor.target.state.paths import By, Numbered, StatePath
-from graphdoctor.target.state.plain import LONG, is_array, is_data, is_memory
+from graphdoctor.target.state.plain import LONG, is_array, is_data
 
 
 class Mode(enum.Enum):
     ONE = 1
     TWO = 2
-
-
-def moved(stream: io.BytesIO) -> io.BytesIO:
-    stream.read(1)
-    return stream
 
 
 @pytest.mark.parametrize(
@@ -35,8 +27,6 @@ def moved(stream: io.BytesIO) -> io.BytesIO:
         (1, 2, "held"),
         (None, 1, "held"),
         (Mode.ONE, Mode.TWO, "held"),
-        (Decimal("0.1"), Decimal("0.10"), "held"),
-        (Fraction(1, 2), Fraction(1, 3), "held"),
         (datetime.timedelta(1), datetime.timedelta(2), "held"),
         ([1], [1, 2], "len(held)"),
         ({1}, {1, 2}, "len(held)"),
@@ -44,15 +34,12 @@ def moved(stream: io.BytesIO) -> io.BytesIO:
         (deque([1]), deque([1, 2]), "len(held)"),
         ([0] * 300, [0] * 299 + [1], "contents(held)"),
         ((0,) * 300, (0,) * 301, "contents(held)"),
-        (io.BytesIO(b"ab"), moved(io.BytesIO(b"ab")), "position(held)"),
         (np.int64(1), np.int64(2), "held"),
         (np.float32(1), np.float64(1), "held"),
         (np.zeros(3), np.array([0, 0, 1.0]), "contents(held)"),
         (np.zeros((2, 3)), np.zeros((3, 2)), "contents(held)"),
         (np.zeros(4)[::2], np.ones(4)[::2], "contents(held)"),
         (np.zeros(2, np.int32), np.zeros(2, np.float32), "contents(held)"),
-        (array.array("d", [1]), array.array("d", [2]), "contents(held)"),
-        (bytearray(b"a"), bytearray(b"b"), "contents(held)"),
     ],
 )
 def test_another_value_has_another_digest(before: Any, now: Any, path: str) -> None:
@@ -96,9 +83,7 @@ def test_a_path_knows_the_value_that_it_measures_and_what_code_calls_it(
 
 
 def test_what_only_leads_on_has_nothing_that_stands_for_it() -> None:
-    closed = io.BytesIO()
-    closed.close()
-    for value in (object(), Mode, closed, memoryview(b"a")):
+    for value in (object(), Mode, io.BytesIO(b"a"), bytearray(1)):
         assert digest(value) is None
 
 
@@ -108,7 +93,5 @@ def test_only_many_plain_values_are_data() -> None:
     assert not is_data([*[0] * LONG, object()])
 
 
-def test_arrays_and_memory_that_is_written_to_are_known() -> None:
+def test_arrays_are_known() -> None:
     assert is_array(np.zeros(1)) and not is_array([0.0])
-    assert is_memory(bytearray(1)) and not is_memory(b"a") and not is_memory(1)
-    assert not is_memory(np.zeros(4)[::2])

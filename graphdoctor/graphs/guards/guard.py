@@ -13,7 +13,6 @@ import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from contextvars import Context, ContextVar
 from functools import partial, partialmethod
 from itertools import chain
 from operator import itemgetter
@@ -79,7 +78,7 @@ def _short(value: object) -> str:
     return shortened(repr(value))
 
 
-_FROZEN = (FunctionType, CellType, type, partial, partialmethod, Context, ContextVar)
+_FROZEN = (FunctionType, CellType, type, partial, partialmethod)
 _CONTAINERS = (dict, list, set, deque)
 # transformers' models hold what generate() goes by, which no forward reads, and programs change it between calls.
 _NOT_READ = "generation_config"

@@ -122,11 +122,7 @@ def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
             by_line = [watch for watch in watches if watch.is_by_line]
             events = tuple(_watched(session, [*map(GeneratorState, drawn), *by_line]).events)
     switches = process_values()
-    without_holder = [
-        path
-        for path, changes in changed.items()
-        if path in switches or any(change.kind == "order" for change in changes)
-    ]
+    without_holder = [path for path in changed if path in switches]
     events = (*_of_the_step(events, watches), *map(PythonStateChanged, without_holder))
     by_steps = {watch.path: watch.name for watch in watches if not watch.is_from_outside}
     return SeenOfHost(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Literal
 
 import torch
@@ -55,28 +54,7 @@ class HostState:
                         kind="rebound-tensor",
                     )
                 )
-        found.extend(self._in_other_order(after))
         return tuple(found)
-
-    def _in_other_order(self, after: HostState) -> Iterator[StateChange]:
-        """A dictionary that holds the same, of which another comes first now."""
-        for mine, others in ((self.values, after.values), (self.storages, after.storages)):
-            here, there = list(mine), list(others)
-            if mine.keys() != others.keys():
-                here = [path for path in here if path in others]
-                there = [path for path in there if path in mine]
-            moved = ((a, b) for a, b in zip(here, there, strict=True) if a != b)
-            for before, now in islice(moved, 1):
-                holder = _holder_of(before, now)
-                yield StateChange(path=holder, before=before, after=now, kind="order")
-
-
-def _holder_of(one: str, other: str) -> str:
-    """What leads to both: "model.kept" of "model.kept[0]" and "model.kept[1]"."""
-    if "." not in one and "[" not in one:
-        return one
-    same = one[: next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)]
-    return same.rstrip(".[") if same.endswith((".", "[")) else same[: max(map(same.rfind, ".["))]
 
 
 def lasting_changes(captured: Sequence[Iteration]) -> dict[str, list[StateChange]]:

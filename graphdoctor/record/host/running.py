@@ -22,7 +22,7 @@ from graphdoctor.target.state.walk import Walk
 
 _QUEUES = {queue.Queue.get.__code__}
 FILES_OF_QUEUES = frozenset(code.co_filename for code in _QUEUES)
-TAKEN_FROM = (queue.SimpleQueue, io.BytesIO, io.StringIO)  # by functions in C
+TAKEN_FROM = (queue.SimpleQueue,)  # by functions in C
 _MOST_PARTS = 200  # of what an iterator tells of itself
 _SUSPENDED = (GeneratorType, AsyncGeneratorType, CoroutineType)
 
@@ -32,10 +32,7 @@ class Running:
 
     def __init__(self, roots: Mapping[str, object]) -> None:
         self._held: dict[int, tuple[str, Iterator[object]]] = {}
-        self._streams: dict[int, str] = {}
         for path, value, _ in Walk(roots, with_empty=False):
-            if isinstance(value, (io.BytesIO, io.StringIO)):
-                self._streams[id(value)] = str(path)
             if _is_running(value):
                 self._held.setdefault(id(value), (str(path), value))  # type: ignore[arg-type]
         self._before = {key: position(held) for key, (_, held) in self._held.items()}
@@ -47,7 +44,9 @@ class Running:
         if frame.f_code.co_name == "__next__":
             return self.path(frame.f_locals.get("self"))
         for path, held in self._held.values():
-            if isinstance(held, _SUSPENDED) and _frame_of(held) is frame:
+            if isinstance(held, _SUSPENDED) and any(
+                getattr(held, name, None) is frame for name in ("gi_frame", "ag_frame", "cr_frame")
+            ):
                 return path
         return None
 
@@ -56,8 +55,6 @@ class Running:
         owner = getattr(function, "__self__", None)
         if isinstance(owner, queue.SimpleQueue) and function.__name__ in ("get", "get_nowait"):
             return "a queue"
-        if isinstance(owner, (io.BytesIO, io.StringIO)) and function.__name__.startswith("read"):
-            return self._streams.get(id(owner))
         if function is builtins.next:
             hidden = (
                 path for key, (path, held) in self._held.items() if self._is_hidden(key, held)
@@ -85,20 +82,13 @@ class Running:
 
 def _is_running(value: object) -> bool:
     """Not an object of the user's, whose attributes are state like any other, and no file that is written to."""
-    if isinstance(value, _SUSPENDED):
+    if isinstance(value, (*_SUSPENDED, GivenAgain)):
         return True
-    if isinstance(value, GivenAgain):
-        return True
-    if not isinstance(value, Iterator):
+    if not isinstance(value, Iterator) or isinstance(value, STREAMS):
         return False
     if isinstance(value, io.IOBase):
-        return not value.closed and value.readable() and not isinstance(value, STREAMS)
+        return not value.closed and value.readable()
     return not has_walkable_state(value) and type(value).__module__ != "tempfile"
-
-
-def _frame_of(held: object) -> FrameType | None:
-    names = ("gi_frame", "ag_frame", "cr_frame")
-    return next((getattr(held, name) for name in names if hasattr(held, name)), None)
 
 
 def position(iterator: object) -> object:

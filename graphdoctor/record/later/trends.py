@@ -6,7 +6,6 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from contextvars import Context, ContextVar
 from itertools import islice
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
@@ -34,12 +33,6 @@ def put_at(holder: Any, path: StatePath, value: object) -> None:
         _put_variable(holder, path.own_name, value)
     elif isinstance(holder, CellType):
         holder.cell_contents = value
-    elif isinstance(holder, ContextVar):
-        holder.set(value)
-    elif isinstance(holder, Context):
-        for variable in holder:
-            if variable.name == name:
-                holder.run(variable.set, value)
     elif isinstance(holder, dict):
         key = _key_in(holder, path)
         if key is not _MISSING:

@@ -21,8 +21,6 @@ _PLAIN_STDLIB = frozenset(
         "enum",
         "abc",
         "_thread",
-        "weakref",
-        "_weakrefset",
     }
 )
 _TORCH_WITH_STATE = (
@@ -99,14 +97,6 @@ def is_state_type(cls: type) -> bool:
     if top in _COMPILERS:
         return False
     return top in _PLAIN_STDLIB or top == "__main__" or top not in sys.stdlib_module_names
-
-
-def is_of_standard_library(cls: type) -> bool:
-    """Whether it is a class of Python's own library; a generator of random numbers is saved as a whole."""
-    module = getattr(cls, "__module__", None)
-    if issubclass(cls, random.Random):
-        return False
-    return isinstance(module, str) and module.partition(".")[0] in sys.stdlib_module_names
 
 
 def counts_for_itself(holder: object) -> bool:

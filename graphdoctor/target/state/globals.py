@@ -1,17 +1,12 @@
-"""Save and restore state of the process: random generators, torch's switches, what imports change."""
+"""Save and restore state of the process: random generators, torch's switches, environment variables."""
 
 from __future__ import annotations
 
-import decimal
-import gc
-import locale
 import os
 import random
-import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -27,21 +22,6 @@ from graphdoctor.target.state.switches import (
 )
 
 _Switch = tuple[str, Callable[[], Any], Callable[[Any], object]]
-
-
-def _set_collecting(is_on: bool) -> None:
-    (gc.enable if is_on else gc.disable)()
-
-
-def _signal_handlers() -> tuple[Any, ...]:
-    return tuple(signal.getsignal(number) for number in _SIGNALS)
-
-
-def _set_signal_handlers(handlers: tuple[Any, ...]) -> None:
-    for number, handler in zip(_SIGNALS, handlers, strict=True):
-        if signal.getsignal(number) is not handler and handler is not None:
-            with suppress(ValueError):  # another thread than the main one
-                signal.signal(number, handler)
 
 
 def _filters() -> tuple[object, tuple[object, ...]]:
@@ -60,10 +40,6 @@ def _set_environment(variables: dict[str, str]) -> None:
     os.environ.update(variables)
 
 
-# Without Ctrl-C and the alarm, which are for who runs the step.
-_SIGNALS = tuple(
-    sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGINT, signal.SIGALRM})
-)
 # What it is called, read, write. A switch that this torch does not know, or refuses to read, is left out.
 _SWITCHES: tuple[_Switch, ...] = (
     ("grad mode", torch.is_grad_enabled, torch._C._set_grad_enabled),
@@ -102,22 +78,7 @@ _SWITCHES: tuple[_Switch, ...] = (
         (f"precision of {switch}", partial(read_precision, switch), partial(set_precision, switch))
         for switch in PRECISIONS
     ),
-    ("the number of threads", torch.get_num_threads, torch.set_num_threads),
-    ("garbage collection", gc.isenabled, _set_collecting),
-    ("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
-    (
-        "the locale",
-        partial(locale.setlocale, locale.LC_ALL),
-        partial(locale.setlocale, locale.LC_ALL),
-    ),
-    (
-        "the precision of decimal",
-        lambda: decimal.getcontext().prec,
-        lambda digits: setattr(decimal.getcontext(), "prec", digits),
-    ),
-    ("the working directory", os.getcwd, os.chdir),
-    ("the filters of warnings", _filters, _set_filters),
-    ("signal handlers", _signal_handlers, _set_signal_handlers),
+    ("the filters of warnings", _filters, _set_filters),  # imports add to them
     ("os.environ", lambda: dict(os.environ), _set_environment),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal, NamedTuple
 
-Measure = Literal["len", "contents", "position"]
+Measure = Literal["len", "contents"]
 
 
 class By(Enum):
@@ -15,9 +15,7 @@ class By(Enum):
     ATTRIBUTE = "attribute"
     ITEM = "item"  # an index, or a key that is plain data
     OBJECT = "object"  # the key is an object, which the text names by its path or its place
-    MEASURE = (
-        "measure"  # no other value: the length, the contents or the position of the one before
-    )
+    MEASURE = "measure"  # no other value: the length or the contents of the one before
 
 
 class Numbered(NamedTuple):

@@ -1,4 +1,4 @@
-"""What plain data is: numbers and texts, many of them in a list, memory that code writes into."""
+"""What plain data is: numbers and texts, and many of them in a list."""
 
 from __future__ import annotations
 
@@ -22,12 +22,3 @@ def is_array(value: object) -> TypeGuard[Any]:
     """Whether it is an array of NumPy's, which need not be there."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
-
-
-def is_memory(value: object) -> bool:
-    """Whether it is memory that is written to without another object: an array, a number of C, a map of a file."""
-    try:
-        with memoryview(value) as memory:  # type: ignore[arg-type]
-            return not memory.readonly and memory.contiguous
-    except (TypeError, ValueError, BufferError):
-        return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,14 +33,11 @@ def global_names(function: FunctionType) -> Iterator[tuple[Namespace, tuple[str,
     mentioned = _mentioned(function.__code__)
     yield function.__globals__, mentioned
     for found in _candidates(function, mentioned):
-        if isinstance(found, ModuleType):
-            names = mentioned if _is_module_of_user(found) else _stored(function.__code__)
-            if used := tuple(name for name in names if name in vars(found)):
-                yield vars(found), used
-
-
-def _is_module_of_user(module: ModuleType) -> bool:
-    return _is_user_module(module.__name__, getattr(module, "__file__", None))
+        if not isinstance(found, ModuleType):
+            continue
+        used = tuple(name for name in mentioned if name in vars(found))
+        if used and _is_user_module(found.__name__, getattr(found, "__file__", None)):
+            yield vars(found), used
 
 
 def _candidates(function: FunctionType, mentioned: tuple[str, ...]) -> Iterator[object]:
@@ -70,16 +66,6 @@ def _mentioned(code: CodeType) -> tuple[str, ...]:
 def _is_name(text: str) -> bool:
     """Whether it may name a variable, an attribute or a module."""
     return all(map(str.isidentifier, text.split(".")))
-
-
-@cache
-def _stored(code: CodeType) -> tuple[str, ...]:
-    """The names that code sets as attributes: of a library's module, these alone are the user's."""
-    found: dict[str, None] = {}
-    for each in (code, *(const for const in code.co_consts if isinstance(const, CodeType))):
-        stored = (one.argval for one in dis.get_instructions(each) if one.opname == "STORE_ATTR")
-        found.update(dict.fromkeys(stored))
-    return tuple(found)
 
 
 def is_user_class(cls: type) -> bool:

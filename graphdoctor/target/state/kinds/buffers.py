@@ -1,77 +1,30 @@
-"""Memory outside torch, and random generators: arrays, buffers, numbers of C, streams in memory."""
+"""Arrays and numbers of NumPy's, and random generators."""
 
 from __future__ import annotations
 
 import copy
-import io
 import random
 import sys
 import zlib
-from array import array
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 
-from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.kinds.kind import Digest, Kind, Restore
 from graphdoctor.target.state.kinds.objects import Object
-from graphdoctor.target.state.kinds.written import saved_dict
-from graphdoctor.target.state.plain import STREAMS, is_memory
 from graphdoctor.target.state.saved_tensor import Saving
 
 # More bytes than this are a data set, which costs too much to look at after every step.
 _DATA = 1 << 22
 
 
-class Buffer(Object):
-    """What has the buffer protocol: an array, a number of C, a map of a file."""
-
-    @classmethod
-    def includes(cls, kind: type, value: object) -> bool:
-        try:
-            memoryview(value).release()  # type: ignore[arg-type]
-        except TypeError:
-            return False
-        except (ValueError, BufferError):  # one that is closed, or in use
-            pass
-        return True
-
-    def save(self, value: Any, saving: Saving) -> Iterator[Restore]:
-        if is_memory(value):
-            yield saved_memory(value)
-        else:
-            yield from super().save(value, saving)
-
-    def digest(self, value: Any) -> Digest | None:
-        if not is_memory(value):
-            return None
-        with memoryview(value) as memory:
-            if memory.nbytes > _DATA:
-                return Digest(f"{memory.nbytes} bytes", "contents")
-            return Digest(_sum_of(memory.tobytes()), "contents")
-
-
 def _sum_of(data: bytes) -> str:
     return f"{len(data)} bytes of {zlib.crc32(data):x}"
 
 
-def saved_memory(held: Any) -> Restore:
-    """What an array, a number of C or a memory map holds; of a map, not where it has become shorter or longer."""
-    if isinstance(held, (array, bytearray)):
-        return partial(held.__setitem__, slice(None), held[:])
-    values = memoryview(held).tobytes()
-
-    def restore() -> None:
-        with memoryview(held) as memory:
-            if memory.nbytes == len(values) and memory.tobytes() != values:
-                memory.cast("B")[:] = values
-
-    return restore
-
-
-class Array(Buffer):
+class Array(Object):
     """An array of NumPy's, which need not be there."""
 
     @classmethod
@@ -113,38 +66,6 @@ class NumpyScalar(Kind):
 
     def digest(self, value: Any) -> Digest:
         return Digest(repr(value))
-
-
-class Stream(Object):
-    """A stream in memory. Its position counts as its state: code reads on from there."""
-
-    types = STREAMS
-
-    def __init__(self, cls: type) -> None:
-        super().__init__(cls)
-        self.is_iterator = False  # whose position is restored
-
-    def save(self, value: Any, saving: Saving) -> Iterator[Restore]:
-        yield saved_stream(value)
-        yield saved_dict(attributes(value))
-
-    def digest(self, value: Any) -> Digest | None:
-        return None if value.closed else Digest(value.tell(), "position")
-
-
-def saved_stream(held: Any) -> Restore:
-    """The contents and the position: as pickle does, past a subclass's methods and newlines."""
-    if held.closed:
-        return lambda: None
-    kind: Any = io.BytesIO if isinstance(held, io.BytesIO) else io.StringIO
-    # The last are a subclass's attributes, which are saved as any other's.
-    *saved, _ = kind.__getstate__(held)
-
-    def restore() -> None:
-        if not held.closed and kind.__getstate__(held)[:-1] != tuple(saved):
-            kind.__setstate__(held, (*saved, None))
-
-    return restore
 
 
 class RandomGenerator(Kind):

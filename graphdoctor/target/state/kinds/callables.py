@@ -1,20 +1,14 @@
-"""Functions, their variables, classes, and what stands for another object: methods, views, references."""
+"""Functions, their variables, classes, and what leads to another object: methods, caches, operators."""
 
 from __future__ import annotations
 
-import gc
-import weakref
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
-from contextlib import suppress
-from contextvars import Context, ContextVar
+from collections.abc import Iterable, Iterator
 from functools import cache, partial, partialmethod
 from types import (
     BuiltinFunctionType,
     CellType,
     FunctionType,
-    MappingProxyType,
     MethodType,
-    MethodWrapperType,
     ModuleType,
 )
 from typing import Any
@@ -43,7 +37,6 @@ class Function(Kind):
             yield Visit(path.attribute(name), child)
 
     def save(self, value: Any, saving: Saving) -> Iterator[Restore]:
-        yield saved_defaults(value)
         yield saved_dict(vars(value))
         yield from (saved_names(namespace, names) for namespace, names in global_names(value))
 
@@ -56,16 +49,6 @@ def variables_of(function: FunctionType, walk: Surroundings) -> Iterator[Visit]:
         for name in names:
             if name in namespace:
                 yield Visit(walk.variable(name, namespace), namespace[name])
-
-
-def saved_defaults(function: FunctionType) -> Restore:
-    """A function's default values, which may be rebound."""
-    defaults, kwdefaults = function.__defaults__, function.__kwdefaults__
-
-    def restore() -> None:
-        function.__defaults__, function.__kwdefaults__ = defaults, kwdefaults
-
-    return restore
 
 
 class Cell(Kind):
@@ -132,10 +115,6 @@ class Class(Kind):
         path, cls = visit.path, visit.value
         assert isinstance(cls, type)
         if is_user_class(cls):
-            metaclass: type = type(cls)
-            for base in metaclass.__mro__:  # where the class has a class of the user's
-                if is_user_class(base):
-                    yield Visit(walk.variable(base.__name__, base), base, False)
             for name, member in class_members(cls):
                 yield Visit(path.attribute(name), member)
 
@@ -161,76 +140,14 @@ def _is_plain_name(name: str) -> bool:
     return not (name.startswith("__") and name.endswith("__")) and name != "_abc_impl"
 
 
-class ContextVariable(Kind):
-    types = (ContextVar,)
-
-    def children(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
-        if (value := in_context(visit.value)) is not MISSING:
-            yield Visit(visit.path, value)
-
-    def save(self, value: Any, saving: Saving) -> Iterable[Restore]:
-        return (saved_context(value),)
-
-
-def saved_context(variable: ContextVar[object]) -> Restore:
-    """The value in the context that the analysis runs in. A variable that was not set gets its default."""
-    value = in_context(variable)
-
-    def restore() -> None:
-        if value is not MISSING and in_context(variable) is not value:
-            variable.set(value)
-
-    return restore
-
-
-def in_context(variable: Any) -> object:
-    """What reading a context variable gives: its default, where nobody has set it."""
-    try:
-        return variable.get()
-    except LookupError:
-        return MISSING
-
-
-class HeldContext(Kind):
-    types = (Context,)
-
-    def children(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
-        assert isinstance(visit.value, Context)
-        for variable, held in visit.value.items():
-            yield Visit(visit.path.under(variable.name), held)
-
-    def save(self, value: Any, saving: Saving) -> Iterable[Restore]:
-        return (saved_variables(value),)
-
-
-def saved_variables(context: Context) -> Restore:
-    """The variables of a context that is held; one that is being run is left alone."""
-    values = list(context.items())
-
-    def restore() -> None:
-        for variable, value in values:
-            if context[variable] is not value:
-                with suppress(RuntimeError):
-                    context.run(variable.set, value)
-
-    return restore
-
-
 _Cached = type(cache(lambda: None))
 
 
 class Reference(Object):
-    """A method in C, a view, a weak reference, a cache, an operator of the user's: it leads to another object."""
+    """A method in C, a cache, an operator of the user's: it leads to another object."""
 
     types = (
         BuiltinFunctionType,
-        MethodWrapperType,
-        MappingProxyType,
-        weakref.ref,
-        *weakref.ProxyTypes,
-        type({}.keys()),
-        type({}.values()),
-        type({}.items()),
         _Cached,
         CustomOpDef,
         torch._ops.OpOverloadPacket,
@@ -244,12 +161,7 @@ class Reference(Object):
 
 def _behind(value: Any) -> Iterator[object]:
     kind = type(value)
-    if issubclass(kind, weakref.ProxyTypes):
-        with suppress(Exception):  # the object is gone, or answers for itself
-            yield value.__reduce_ex__.__self__
-    elif issubclass(kind, weakref.ref):
-        yield value()
-    elif issubclass(kind, _Cached):
+    if issubclass(kind, _Cached):
         yield value.__wrapped__
     elif issubclass(kind, CustomOpDef):
         yield from (value._init_fn, *value._backend_fns.values())
@@ -257,7 +169,5 @@ def _behind(value: Any) -> Iterator[object]:
         yield from filter(None, [OPDEFS.get(value._name)])
     elif issubclass(kind, torch._ops.OpOverloadPacket):
         yield from filter(None, [OPDEFS.get(value._qualified_op_name)])
-    elif issubclass(kind, (MappingProxyType, KeysView, ValuesView, ItemsView)):
-        yield from gc.get_referents(value)
     elif not isinstance(value.__self__, (ModuleType, type)):
         yield value.__self__

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from graphdoctor.target.state.paths import Measure, StatePath
+from graphdoctor.target.state.plain import STREAMS
 from graphdoctor.target.state.saved_tensor import Saving
 
 Restore = Callable[[], object]
@@ -56,7 +57,8 @@ class Kind:
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
-        self.is_iterator = issubclass(cls, Iterator)  # whose position cannot be restored
+        # Whose position cannot be restored. Streams in memory hold no state of steps.
+        self.is_iterator = issubclass(cls, Iterator) and not issubclass(cls, STREAMS)
 
     @classmethod
     def includes(cls, kind: type, value: object) -> bool:

@@ -13,13 +13,11 @@ import torch
 
 from graphdoctor.target.state.attributes import (
     attributes,
-    is_of_standard_library,
     is_state_type,
     slot_descriptors,
 )
 from graphdoctor.target.state.kinds.kind import Kind, Restore, Surroundings, Visit
-from graphdoctor.target.state.kinds.written import MISSING, saved_dict, saved_names
-from graphdoctor.target.state.plain import SCALARS, is_memory
+from graphdoctor.target.state.kinds.written import MISSING, saved_dict
 from graphdoctor.target.state.saved_tensor import Saving
 from graphdoctor.target.state.variables import is_user_class
 from graphdoctor.values.locations import is_library
@@ -28,27 +26,21 @@ _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
 
 
 class Object(Kind):
-    """Any object: a user's by its attributes and slots, Python's own by the numbers and texts among them."""
+    """Any object: a user's by its attributes and slots; objects of Python's library hold no state."""
 
     types: ClassVar[tuple[type, ...]] = (object,)
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
         self.is_state = is_state_type(cls)
-        self._is_of_standard_library = is_of_standard_library(cls)
         self._slots = tuple(slot_descriptors(cls))
         self._user_classes = tuple(base for base in cls.__mro__ if is_user_class(base))
 
     def children(self, visit: Visit, walk: Surroundings) -> Iterable[Visit]:
-        return self.parts(visit, walk) if self.is_state else self._plain_parts(visit)
+        return self.parts(visit, walk) if self.is_state else ()
 
-    def save(self, value: Any, saving: Saving) -> Iterator[Restore]:
-        if self.is_state:
-            yield from self.save_parts(value)
-        elif self._is_of_standard_library:
-            own = attributes(value)
-            names = tuple(name for name in own if issubclass(type(own[name]), SCALARS))
-            yield saved_names(own, names)
+    def save(self, value: Any, saving: Saving) -> Iterable[Restore]:
+        return self.save_parts(value) if self.is_state else ()
 
     def parts(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
         """Attributes, slots that are set, and the user's classes that it is an instance of."""
@@ -71,15 +63,6 @@ class Object(Kind):
         yield saved_dict(attributes(value))
         if self._slots:
             yield saved_slots(value, self._slots)
-
-    def _plain_parts(self, visit: Visit) -> Iterator[Visit]:
-        """Numbers, texts and memory that an object of Python's library has: a logger's, a thread's."""
-        if not self._is_of_standard_library:
-            return
-        for name, child in list(attributes(visit.value).items()):
-            # Without asking an object for its class, which may be code of the user's.
-            if issubclass(type(child), SCALARS) or is_memory(child):
-                yield Visit(visit.path.attribute(name), child)
 
 
 Slots = tuple[tuple[str, MemberDescriptorType], ...]
