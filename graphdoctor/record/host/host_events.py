@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import _random
 import gc
-import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
@@ -20,42 +18,29 @@ from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.host_events import PythonEvent, PythonStateChanged, RandomDraw
 from graphdoctor.values.recording import Iteration
 
-# No profiler is told of NumPy's draws, nor of a function that C calls by itself, as `functools.partial(random.random)`
-# and `operator.call` do: what shows is the generator's state.
 
+def numpys_generators(roots: Mapping[str, object]) -> list[Any]:
+    """Wherever they are: a cache or a package that the step calls may hold them, too.
 
-def generators(roots: Mapping[str, object]) -> list[Any]:
-    """Wherever they are: a cache or a package that the step asks may hold them, too.
-
-    Python's garbage collector knows of all but those that were there when somebody froze it, and of Python's bare ones.
+    No profiler sees a draw of NumPy's: what shows is the generator's state. Python's garbage collector
+    knows of all generators but those that were there when somebody froze it.
     """
-    kinds: set[Any] = set(_with_subclasses(_random.Random))
-    pythons = getattr(random.random, "__self__", None)
-    owns: list[Any] = [pythons] if isinstance(pythons, _random.Random) else []
-    if (numpys := numpy_generator()) is not None:
-        owns.append(numpys)
-        numpy = sys.modules["numpy"].random
-        for kind in (numpy.Generator, type(numpys), numpy.BitGenerator):
-            kinds.update(_with_subclasses(kind))
+    if (numpys := numpy_generator()) is None:
+        return []
+    kinds = {sys.modules["numpy"].random.Generator, type(numpys)}
     held = [value for _, value, _ in Walk(roots, with_empty=False)]
     # Of hundreds of thousands of objects, in some tens of milliseconds: no line of Python for each.
-    objects = held + gc.get_objects()
-    found = [*owns, *compress(objects, map(kinds.__contains__, map(type, objects)))]
-    owned = {id(bits) for one in found if (bits := _bits_of(one)) is not one}
-    return list({id(one): one for one in found if id(one) not in owned}.values())
-
-
-def _with_subclasses(kind: Any) -> Iterator[Any]:
-    yield kind
-    for each in kind.__subclasses__():
-        yield from _with_subclasses(each)
+    objects = [numpys, *held, *gc.get_objects()]
+    found = compress(objects, map(kinds.__contains__, map(type, objects)))
+    return list({id(one): one for one in found}.values())
 
 
 class GeneratorState:
-    """A generator, and where it was when it was last looked at."""
+    """A generator of NumPy's, and where it was when it was last looked at."""
 
     def __init__(self, generator: Any) -> None:
-        self._name = _name_of(generator)
+        is_new = hasattr(generator, "bit_generator")
+        self._name = "numpy.random.Generator" if is_new else "numpy.random"
         self._generator = generator
         self._seen = state_of(generator)
 
@@ -65,23 +50,10 @@ class GeneratorState:
             yield Seen(RandomDraw, self._name)
 
 
-def _name_of(generator: Any) -> str:
-    if isinstance(generator, _random.Random):
-        return "random.Random"
-    return "numpy.random.Generator" if hasattr(generator, "bit_generator") else "numpy.random"
-
-
 def state_of(generator: Any) -> Any:
-    """A generator's state, in a form that can be compared."""
-    if isinstance(generator, _random.Random):  # without what a subclass makes of it
-        return _random.Random.getstate(generator)
-    return _plain(_bits_of(generator).state)
-
-
-def _bits_of(generator: Any) -> Any:
-    """What a generator draws from: itself, where it is nothing but bits."""
-    owned = (getattr(generator, name, None) for name in ("bit_generator", "_bit_generator"))
-    return next((one for one in owned if one is not None), generator)
+    """The state of a generator of NumPy's, in a form that can be compared."""
+    bits = getattr(generator, "bit_generator", None) or generator._bit_generator
+    return _plain(bits.state)
 
 
 def _plain(state: Any) -> Any:
@@ -105,14 +77,11 @@ def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
     some, and for the Python state that was seen to change.
     """
     roots = session.target.roots
-    known = generators(roots)
+    known = numpys_generators(roots)
     with session.from_the_start(capturing=True):
         before = list(map(state_of, known))
         seen = _watched(session, [])
-        unseen = [
-            (one, was) for one, was in zip(known, before, strict=True) if id(one) not in seen.asked
-        ]
-        drawn = [generator for generator, was in unseen if state_of(generator) != was]
+        drawn = [one for one, was in zip(known, before, strict=True) if state_of(one) != was]
     events = tuple(seen.events)
     changed = lasting_changes(captured)
     watches: list[StateWatch] = []

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
-import secrets
 import sys
 import threading
-import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from graphdoctor.device.observe.operators import Call, Observer
-from graphdoctor.record.host.clocks import CLOCKS, NUMPY_CLOCK, reads_numpy_clock
+from graphdoctor.record.host.clocks import CLOCKS
 from graphdoctor.record.host.lines import Watch, WatchedLines
 from graphdoctor.record.host.outside import FILES_OF_QUERIES, QueryObserver
 from graphdoctor.record.host.running import FILES_OF_QUEUES, TAKEN_FROM, Running
@@ -32,18 +29,14 @@ from graphdoctor.values.host_events import (
 )
 
 _RANDOM_MODULE = random.__file__
-_SECRETS = secrets.__file__
-_UUID = uuid.__file__
-# Kept: what hears them stands in for the names.
-_OF_SYSTEM = (os.urandom, getattr(os, "getrandom", None))
 THREADS = {
     threading.Thread.start.__code__: "threading.Thread",
     ThreadPoolExecutor.submit.__code__: "concurrent.futures.ThreadPoolExecutor",
 }
-_FILES = frozenset(
-    {_RANDOM_MODULE, _SECRETS, _UUID, *(code.co_filename for code in THREADS)}
-).union(FILES_OF_QUERIES, FILES_OF_QUEUES)
-_FUNCTIONS = frozenset({next, *_OF_SYSTEM, *CLOCKS})
+_FILES = frozenset({_RANDOM_MODULE, *(code.co_filename for code in THREADS)}).union(
+    FILES_OF_QUERIES, FILES_OF_QUEUES
+)
+_FUNCTIONS = frozenset({next, *CLOCKS})
 _SUSPENDED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _OWNERS = (random.Random, *TAKEN_FROM)
 _Found = tuple[type[PythonEvent], str]
@@ -56,18 +49,19 @@ class HostObserver(Observer):
     It sees a draw however its function was imported. A draw counts when the user's own code asked
     for it: torch and Python's library draw for purposes that never reach a kernel.
     `watches` are what shows by its state alone, after each line: NumPy's generators, the step's Python state.
-    `running` are the iterators that outlive the step. `asked` are Python's generators of which it saw a call.
+    `running` are the iterators that outlive the step.
     """
 
     def __init__(self, watches: Sequence[Watch] = (), running: Running | None = None) -> None:
         self._lines = WatchedLines(watches, self._add)
         self._running = running or Running({})
         self.events: list[PythonEvent] = []
-        self.asked: dict[int, Any] = {}  # by identity, and held: no other gets that
         self._operators = 0
         self._last_next = Place(None, (), False)  # where an iterator moves that no call names
         self._before: Any = None
-        self._queries = QueryObserver(self._queried)
+        self._queries = QueryObserver(
+            lambda name, frame: self._add(OutsideQuery, name, locate_from(frame))
+        )
         self._heard = audited(self._queries.audit)
 
     def after(self, call: Call) -> None:
@@ -94,17 +88,18 @@ class HostObserver(Observer):
             self._queries.built_in_called(arg, frame)
             if _may_tell(arg):
                 self._built_in_called(arg, frame)
-        elif event == "call" and _tells(frame.f_code) and frame.f_back is not None:
-            self._queries.function_called(frame, frame.f_back)
-            self._function_called(frame, frame.f_back)
-
-    def _queried(self, name: str, frame: FrameType) -> None:
-        self._add(OutsideQuery, name, locate_from(frame))
+        elif event == "call" and frame.f_back is not None:
+            # A step calls a hundred thousand functions, hardly any of them in these files.
+            code = frame.f_code
+            if (
+                _is_looked_at(code.co_filename)
+                or code.co_name == "__next__"
+                or code.co_flags & _SUSPENDED
+            ):
+                self._queries.function_called(frame, frame.f_back)
+                self._function_called(frame, frame.f_back)
 
     def _built_in_called(self, function: Any, caller: FrameType) -> None:
-        owner = getattr(function, "__self__", None)
-        if isinstance(owner, random.Random):
-            self.asked[id(owner)] = owner
         if is_machinery(caller.f_code.co_filename):
             return
         found = _built_in(function)
@@ -117,17 +112,15 @@ class HostObserver(Observer):
 
     def _function_called(self, frame: FrameType, caller: FrameType) -> None:
         code = frame.f_code
-        if not is_machinery(code.co_filename) and reads_numpy_clock(code):
-            self._add(ClockRead, NUMPY_CLOCK, locate_from(frame))
         if code in THREADS:
             if not _is_asked_by_torch(caller):
                 self._add(WorkForThread, THREADS[code], locate_from(caller))
         elif (taken := self._running.taken_in_call(frame)) is not None:
             self._add(ItemTaken, taken, locate_from(caller))
-        elif code.co_filename in (_RANDOM_MODULE, _SECRETS, _UUID):
-            # Where it is asked for, and not where it draws: gauss() draws in every second call.
-            found = _of_module(code.co_filename, code.co_name)
-            if found is not None and not is_machinery(caller.f_code.co_filename):
+        elif code.co_filename == _RANDOM_MODULE and not is_machinery(caller.f_code.co_filename):
+            # Where it is called, and not where it draws: gauss() draws in every second call.
+            found = _of_random(code.co_name)
+            if found is not None:
                 self._add(*found, locate_from(caller))
 
     def _add(self, kind: type[PythonEvent], name: str, place: Place) -> None:
@@ -143,18 +136,9 @@ def profile_by(before: Any) -> None:
     before.enable()
 
 
-def _tells(code: CodeType) -> bool:
-    """Whether anything may be found where this function begins: hardly ever in torch or graphdoctor.
-
-    A step calls a hundred thousand functions, and a code object's own hash is computed from all that it holds.
-    """
-    is_looked_at = _is_looked_at(code.co_filename)
-    return is_looked_at or code.co_name == "__next__" or bool(code.co_flags & _SUSPENDED)
-
-
 @cache
 def _is_looked_at(file: str) -> bool:
-    """Whether functions of this file tell something by themselves: the user's, and a few of Python's and torch's."""
+    """Whether something may be found where functions of this file begin: the user's, and a few of Python's."""
     return not is_machinery(file) or file in _FILES
 
 
@@ -171,23 +155,17 @@ def _may_tell(function: Any) -> bool:
 def _built_in(function: Any) -> _Found | None:
     """A C function that draws or reads a clock."""
     if isinstance(getattr(function, "__self__", None), random.Random):
-        return _of_module(_RANDOM_MODULE, function.__name__)
-    if function in _OF_SYSTEM:
-        return RandomDraw, f"os.{function.__name__}()"
+        return _of_random(function.__name__)
     try:
         return (ClockRead, CLOCKS[function]) if function in CLOCKS else None
     except TypeError:  # a callable that cannot be hashed
         return None
 
 
-def _of_module(file: str, name: str) -> _Found | None:
-    """A function of Python's `random` or `secrets`."""
-    if name in _DRAW_NOTHING or name.startswith(("_", "<")):
-        return None
-    if file == _UUID and name not in ("uuid1", "uuid4"):
-        return None
-    module = os.path.basename(file).partition(".")[0]
-    return RandomDraw, f"{module}.{name}()"
+def _of_random(name: str) -> _Found | None:
+    """A function of Python's `random`."""
+    draws = name not in _DRAW_NOTHING and not name.startswith(("_", "<"))
+    return (RandomDraw, f"random.{name}()") if draws else None
 
 
 def _is_asked_by_torch(frame: FrameType | None) -> bool:

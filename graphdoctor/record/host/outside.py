@@ -18,7 +18,7 @@ from graphdoctor.target.frames import is_machinery, is_own, is_torch
 # Functions of Python's library that code calls for their result. Opened files and connections are
 # seen by Python's audit hooks, whoever opens them.
 _QUERIES: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-    ("os", os, ("stat", "access", "getloadavg", "waitpid")),
+    ("os", os, ("stat", "access")),
     ("os.path", os.path, ("exists", "isfile", "isdir", "getmtime", "getsize")),
     ("pathlib.Path", pathlib.Path, ("exists", "is_file", "is_dir", "stat", "iterdir")),
     ("socket", socket.socket, ("accept", "recv", "recv_into", "recvfrom")),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from graphdoctor.record.host.clocks import clocks_ahead
+from graphdoctor.record.host.clocks import clocks_an_hour_ahead
 from graphdoctor.record.host.host_events import SeenOfHost
 from graphdoctor.record.host.python_state import HostState
 from graphdoctor.record.later.bounded import bounded
@@ -36,7 +36,7 @@ from graphdoctor.values.host_events import (
 from graphdoctor.values.recording import Iteration
 
 _MOST_NAMES = 3
-_SOME_TIME, _HOUR_S = "in a later step", 3600.0
+_SOME_TIME = "in a later step"
 
 
 def with_later_steps(
@@ -132,7 +132,7 @@ def _an_hour_later(trials: Trials, lines: LineTrace) -> OtherStep | None:
     """The step with Python's clocks set an hour ahead."""
     try:
         with ExitStack() as stack, bounded(lines) as seen:
-            ran_later = trials.moved(partial(stack.enter_context, clocks_ahead(_HOUR_S)))
+            ran_later = trials.moved(partial(stack.enter_context, clocks_an_hour_ahead()))
     except LeavesStep as left:
         return OtherStep(0, left.place, True, branch=left.place)
     except GraphDoctorError:
