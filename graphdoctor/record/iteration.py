@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
 import torch
 
-from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.record.held_by_wrappers import gathered_parameters
 from graphdoctor.record.operators import OperatorObserver
@@ -51,7 +49,6 @@ def observe(
     run: int,
     storages: Mapping[str, int],
     look: Look | None = None,
-    also: Sequence[Observer] = (),
 ) -> Observed:
     """Run the step on the inputs of an iteration; others may look, too.
 
@@ -68,9 +65,7 @@ def observe(
     )
     with torch._C.DisableTorchFunction():
         input_values = tuple(_leaf(observer, path, value) for path, value in given.items())
-    with ExitStack() as stack:
-        for one in (observer, *also):
-            stack.enter_context(session.device.observed_by(one))
+    with session.device.observed_by(observer):
         result = session.call(inputs)
     with torch._C.DisableTorchFunction():
         outputs = tuple(
@@ -86,13 +81,10 @@ def _output(observer: OperatorObserver, path: str, value: object, table: Storage
     leaf = _leaf(observer, path, value)
     if isinstance(value, torch.Tensor) and not table.has_true_values(value):
         return leaf
-    return msgspec.structs.replace(leaf, has_nan=_has_nan(value), sample=sample_of(value))
-
-
-def _has_nan(value: object) -> bool:
     with torch._C._DisableTorchDispatch():  # our look at it is no part of the step
         values = floating_values(value)
-        return values is not None and math.isnan(least_and_largest(values)[0])
+        has_nan = values is not None and math.isnan(least_and_largest(values)[0])
+    return msgspec.structs.replace(leaf, has_nan=has_nan, sample=sample_of(value))
 
 
 def _named_storages(

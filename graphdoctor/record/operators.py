@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from msgspec.structs import replace
@@ -12,15 +12,15 @@ from graphdoctor.device.observe.collectives import exchange_of, runs_with_others
 from graphdoctor.device.observe.operators import Call, WholeCall, tensors_of, written_tensors
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable, arg_of, use_of
 from graphdoctor.record.scopes import Scopes
-from graphdoctor.target.frames import Place, locate
+from graphdoctor.target.frames import locate
 from graphdoctor.values.host_events import HostEvent
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
-    Exchange,
     External,
     Op,
     Opaque,
     OriginKind,
+    Phase,
     TensorUse,
 )
 
@@ -116,9 +116,17 @@ class OperatorObserver:
         forward = None
         # On a GPU the engine has a thread of its own, on whose stack there is nobody who called it.
         if node is not None and (place.in_engine or place.location is None):
-            forward = self._forward(node)
-        outputs = tuple(self.use(tensor) for tensor in tensors_of(call.result))
-        location, stack, module = self._whereabouts(place, forward)
+            number = node._sequence_nr()
+            # An operator that writes into a view gets these two nodes after it ran, beside its own.
+            later = {"torch::autograd::CopySlices": 1, "AsStridedBackward0": 2}.get(node.name(), 0)
+            forward = self._forward_of.get(number) or self._forward_of.get(number - later)
+        scopes = self._scopes
+        location, stack, module = place.location, place.stack, scopes.module
+        if forward is not None:
+            location, stack, module = forward.location, forward.stack, forward.module
+            if scopes.recomputed_module is not None:
+                module = scopes.recomputed_module
+        phase: Phase = "forward" if node is None else "backward"
         op = Op(
             index=len(self.ops),
             name=facts.name,
@@ -127,10 +135,10 @@ class OperatorObserver:
                 (name, Opaque(device) if name == "device" else arg_of(value, self.use))
                 for name, value in call.kwargs.items()
             ),
-            outputs=outputs,
+            outputs=tuple(self.use(tensor) for tensor in tensors_of(call.result)),
             writes=self._writes(call),
             tags=facts.tags,
-            phase=self._phase(node),
+            phase="optimizer" if scopes.in_optimizer else phase,
             module=module,
             device=device,
             location=location,
@@ -138,16 +146,14 @@ class OperatorObserver:
             forward_index=forward.index if forward is not None else None,
             fallback=_fallback_of(call),
             kernels=self._kernels(call, forward),
-            exchange=self._exchange(call) if facts.is_collective else None,
+            exchange=exchange_of(call, on_side_stream=torch.cuda.current_stream() != self._stream)
+            if facts.is_collective
+            else None,
         )
         if node is None:
             # autograd makes an operator's node just before it calls the operator
             self._forward_of.setdefault(torch.autograd._get_sequence_nr() - 1, op)
         return op
-
-    def _exchange(self, call: Call) -> Exchange | None:
-        is_other = torch.cuda.current_stream() != self._stream
-        return exchange_of(call, on_side_stream=is_other)
 
     def _kernels(self, call: Call, forward: Op | None) -> int | None:
         """Of a part of what is one call for CUDA: all that it launches, at the first part."""
@@ -161,25 +167,6 @@ class OperatorObserver:
             return 0
         self._begun.add(key)
         return whole.backward if forward is not None else whole.forward
-
-    def _forward(self, node: Any) -> Op | None:
-        number = node._sequence_nr()
-        # An operator that writes into a view gets these two nodes after it ran, beside its own.
-        later = {"torch::autograd::CopySlices": 1, "AsStridedBackward0": 2}.get(node.name(), 0)
-        return self._forward_of.get(number) or self._forward_of.get(number - later)
-
-    def _whereabouts(
-        self, place: Place, forward: Op | None
-    ) -> tuple[Location | None, tuple[Location, ...], str]:
-        if forward is not None:
-            module = self._scopes.recomputed_module
-            return forward.location, forward.stack, forward.module if module is None else module
-        return place.location, place.stack, self._scopes.module
-
-    def _phase(self, node: object) -> Any:
-        if self._scopes.in_optimizer:
-            return "optimizer"
-        return "backward" if node is not None else "forward"
 
     def _writes(self, call: Call) -> tuple[int, ...]:
         facts = call.facts

@@ -205,7 +205,10 @@ def _warmed_up(runs: _Runs, first: Inputs, start: Snapshot | None) -> Outcome:
         runs.observed if runs.device.meeting.has_others else runs.plain
     )
     if start is None:
-        for _ in range(_warm_ups(runs.device, runs.target) - 1):
+        is_emulated = runs.device.kind == "emulated"
+        for _ in range(
+            (_EMULATED_WARM_UPS if is_emulated else warm_ups_for(runs.target.roots)) - 1
+        ):
             unlooked(first)
     given = _ran_as_captured(lambda: runs.ran(first), runs.device)
     if start is not None:
@@ -239,10 +242,6 @@ def _ran_as_captured(run: Callable[[], Outcome], device: Device) -> Outcome:
         except UserCodeError as again:
             raise RaisesInCapture(str(again), again.frames) from again.__cause__
         raise error.__cause__ from None
-
-
-def _warm_ups(device: Device, target: Target) -> int:
-    return _EMULATED_WARM_UPS if device.kind == "emulated" else warm_ups_for(target.roots)
 
 
 def warm_ups_for(roots: Mapping[str, object]) -> int:

@@ -248,14 +248,14 @@ class _Search:
             own = self._ran([], self._rearranged)
             if own is None or self.device.meeting.everywhere(own.path == together.path):
                 continue
-            found = [path for path in whole if self._parts_from(own, path, draw)]
+            found = []
+            for path in whole:
+                ran = self._ran([path], self._rearranged, draw=draw)
+                if ran is not None and not self.device.meeting.everywhere(ran.path == own.path):
+                    found.append(path)
             self._locate(own.path, together.path)
             return found or whole
         return []
-
-    def _parts_from(self, own: Outcome, path: str, draw: int) -> bool:
-        ran = self._ran([path], self._rearranged, draw=draw)
-        return ran is not None and not self.device.meeting.everywhere(ran.path == own.path)
 
     def _locate(self, own: Path, other: Path) -> None:
         """Where the step as given does the first thing that it does not do for other values."""

@@ -45,7 +45,10 @@ def without_values(target: Target, device: EmulatedDevice) -> Iterator[Target]:
             target, step=_going_on(target.step, device), fresh_inputs=_inputs(target, device)
         )
     finally:
-        _take_back(lent)
+        gc.collect()  # graphs of autograd that a cycle keeps alive hold the tensors that they lead to
+        for tensor, twin in lent:
+            tensor.grad = None
+            _exchange(tensor, twin, "a tensor")
 
 
 def _lend(
@@ -74,13 +77,6 @@ def _exchange(tensor: torch.Tensor, twin: torch.Tensor, path: str) -> None:
             f"{path} is on the meta device and cannot be given memory here, because something else"
             f" holds it: {first_line(error)}"
         ) from error
-
-
-def _take_back(lent: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    gc.collect()  # graphs of autograd that a cycle keeps alive hold the tensors that they lead to
-    for tensor, twin in lent:
-        tensor.grad = None
-        _exchange(tensor, twin, "a tensor")
 
 
 class _Memories:

@@ -35,15 +35,13 @@ def step(*, first: int = 0, factor: float = 2.0, weight: int = WEIGHT) -> list[O
     ]
 
 
-def one_run(
-    ops: Sequence[Op], *events: Event, switches: Sequence[object] = (), **changes: Any
-) -> Ran:
+def one_run(ops: Sequence[Op], *events: Event, **changes: Any) -> Ran:
     state = [
         external(WEIGHT, "model.weight"),
         external(9, "model.other"),
         external(INPUT, "inputs[0]"),
     ]
-    return ran(ops, state, switches, events)._replace(**changes)
+    return ran(ops, state, events)._replace(**changes)
 
 
 USUAL = one_run(step())
@@ -92,12 +90,6 @@ def test_one_too_many_or_too_few_is_the_difference(more: list[Op]) -> None:
     longer = max(more, USUAL.ops, key=len)
     assert first_difference(USUAL, one_run(more)) is longer[min(len(more), 2)]
     assert first_difference(one_run(more), USUAL) is longer[min(len(more), 2)]
-
-
-def test_switches_at_an_operator_are_a_difference_there() -> None:
-    usual = one_run(step(), switches=("a", "a"))
-    assert place(usual, one_run(step(), switches=("a", "b"))) == 2
-    assert place(usual, one_run(step(), switches=("a", "a"))) is None
 
 
 @pytest.mark.parametrize(

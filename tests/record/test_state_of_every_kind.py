@@ -57,21 +57,6 @@ def test_state_is_seen_and_decides(name: str) -> None:
     assert "GD217" in {finding.rule for finding in decided_by(*KEPT[name]).findings}
 
 
-CALLS = {"n": 0}
-
-
-def test_other_kernels_in_a_later_step_are_another_step() -> None:
-    levels = ["highest"] * 30 + ["high"] * 10_000
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        CALLS["n"] += 1
-        torch.set_float32_matmul_precision(levels[CALLS["n"]])
-        return LINEAR(x)
-
-    report = reported(step)
-    assert (report.verdict, [one.rule for one in report.findings]) == ("unsafe", ["GD217"])
-
-
 def test_a_step_that_ends_the_program_later_is_found_and_ends_no_analysis() -> None:
     counted = types.SimpleNamespace(n=0)
 

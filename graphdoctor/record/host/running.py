@@ -56,10 +56,11 @@ class Running:
         if isinstance(owner, queue.SimpleQueue) and function.__name__ in ("get", "get_nowait"):
             return "a queue"
         if function is builtins.next:
-            hidden = (
-                path for key, (path, held) in self._held.items() if self._is_hidden(key, held)
-            )
-            return next(hidden, None)
+            for key, (path, held) in self._held.items():
+                # A cycle is where it was once it has come round, as one of a single item always is.
+                is_hidden = self._before[key] is None or isinstance(held, itertools.cycle)
+                if is_hidden and not isinstance(held, _SUSPENDED):
+                    return path
         return None
 
     def moved(self) -> Iterator[str]:
@@ -69,11 +70,6 @@ class Running:
             is_unseen = before is None and not isinstance(held, _SUSPENDED)  # as in a loop
             if is_unseen or position(held) != before:
                 yield path
-
-    def _is_hidden(self, key: int, held: Iterator[object]) -> bool:
-        """A cycle stands where it stood once it has come round, as one of a single item always does."""
-        is_told = self._before[key] is not None and not isinstance(held, itertools.cycle)
-        return not is_told and not isinstance(held, _SUSPENDED)
 
     def path(self, held: object) -> str | None:
         """What leads to it, if it outlives the step."""

@@ -59,7 +59,9 @@ def with_later_steps(
     clocks = sorted({event.name for event in seen.events if isinstance(event, ClockRead)})
     if not clocks and not seen.changing:
         return
-    trials, lines = Trials(session), _usual_lines(session)
+    trials, lines = Trials(session), LineTrace()
+    with session.from_the_start(capturing=True), lines.counted():
+        session.call(session.inputs(0))
     if clocks and (other := _an_hour_later(trials, lines)) is not None:
         yield _branch(DiffersByClock, other, clocks, "an hour later")
     if seen.changing:
@@ -141,13 +143,6 @@ def _an_hour_later(trials: Trials, lines: LineTrace) -> OtherStep | None:
     if other is None or not is_as_usual(trials, lines):
         return None
     return OtherStep(0, other.location, True, other.index, lines.branch_to(seen))
-
-
-def _usual_lines(session: Session) -> LineTrace:
-    lines = LineTrace()
-    with session.from_the_start(capturing=True), lines.counted():
-        session.call(session.inputs(0))
-    return lines
 
 
 def _branch(

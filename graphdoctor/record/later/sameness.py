@@ -14,13 +14,11 @@ Event = tuple[int, str, str]  # before which operator, of which kind, and what
 class Ran(NamedTuple):
     """What a run did; `state` names the memory of the state, by its number.
 
-    `switches` are those by which kernels were chosen, at each operator, and `events` what the host did between
-    them; nothing of a recorded run.
+    `events` are what the host did between operators; a recorded run has none.
     """
 
     ops: Sequence[Op]
     state: Mapping[int, str]
-    switches: Sequence[object] = ()
     events: Sequence[Event] = ()
     outputs: Sequence[Leaf] = ()
 
@@ -28,12 +26,12 @@ class Ran(NamedTuple):
 def ran(
     ops: Sequence[Op],
     externals: Iterable[External],
-    switches: Sequence[object] = (),
     events: Sequence[Event] = (),
+    outputs: Sequence[Leaf] = (),
 ) -> Ran:
     """What was recorded of a run, as far as it is compared."""
     state = {one.storage: one.name for one in externals if one.origin == "state"}
-    return Ran(ops, state, switches, events)
+    return Ran(ops, state, events, outputs)
 
 
 def first_difference(usual: Ran, other: Ran) -> Op | None:
@@ -46,9 +44,6 @@ def first_difference(usual: Ran, other: Ran) -> Op | None:
         if signature(one, usual.state) != signature(two, other.state):
             return two
         if not memory.is_same((*one.inputs, *one.outputs), (*two.inputs, *two.outputs)):
-            return two
-    for two, here, there in zip(other.ops, usual.switches, other.switches, strict=False):
-        if here != there:
             return two
     if len(usual.ops) != len(other.ops):
         longer = max(usual.ops, other.ops, key=len)

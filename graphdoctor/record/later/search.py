@@ -153,7 +153,12 @@ class _Search:
 def constants(codes: Iterable[CodeType], names: Set[str]) -> list[int]:
     """The whole numbers in code that ran, and in functions that it makes; first those of code that names the state."""
     found: dict[int, None] = {}
-    waiting = sorted(codes, key=lambda code: not _names_one(code, names), reverse=True)
+
+    def is_about_state(code: CodeType) -> bool:
+        texts = (const for const in code.co_consts if isinstance(const, str))
+        return not names.isdisjoint((*code.co_names, *code.co_freevars, *texts))
+
+    waiting = sorted(codes, key=is_about_state)  # taken from the end
     while waiting:
         code = waiting.pop()
         for const in (*_in_instructions(code), *code.co_consts):
@@ -170,16 +175,6 @@ def _in_instructions(code: CodeType) -> Iterator[int]:
     if _LOADS_NUMBER is not None:
         instructions = zip(code.co_code[::2], code.co_code[1::2], strict=True)
         yield from (number for loads, number in instructions if loads == _LOADS_NUMBER)
-
-
-def _names_one(code: CodeType, names: Set[str]) -> bool:
-    return not names.isdisjoint(
-        (*code.co_names, *code.co_freevars, *filter(_is_text, code.co_consts))
-    )
-
-
-def _is_text(const: object) -> bool:
-    return isinstance(const, str)
 
 
 def _far(trends: Sequence[Trend], far: int) -> list[int]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from functools import cached_property
 
-from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.record.host.python_state import storages_of
 from graphdoctor.record.iteration import observe
 from graphdoctor.record.later.sameness import Ran, ran
 from graphdoctor.record.session import Session
-from graphdoctor.target.state.globals import kernel_switches
 from graphdoctor.target.state.snapshot import named_tensors
 
 
@@ -46,20 +44,8 @@ class Trials:
         return storages_of(named_tensors(self.session.target.roots), self.session.device.table)
 
     def _ran(self, storages: Mapping[str, int]) -> Ran:
-        switches = _Switches()
         # The first iteration once more, by its own number: nothing of it is recorded.
-        seen = observe(self.session, 0, run=1, storages=storages, also=[switches])
+        seen = observe(self.session, 0, run=1, storages=storages)
         observer = seen.observer
         events = [(one.op_index, type(one).__name__, one.name) for one in observer.events]
-        made = ran(observer.ops, observer.externals.values(), switches.seen, events)
-        return made._replace(outputs=seen.outputs)
-
-
-class _Switches(Observer):
-    """Notes at each operator by what kernels are chosen. An observer of a device."""
-
-    def __init__(self) -> None:
-        self.seen: list[object] = []
-
-    def after(self, call: Call) -> None:
-        self.seen.append(kernel_switches())
+        return ran(observer.ops, observer.externals.values(), events, seen.outputs)

@@ -83,19 +83,6 @@ _SWITCHES: tuple[_Switch, ...] = (
 )
 
 
-# Kernels are chosen by them, and no operator tells.
-_OF_KERNELS: tuple[Callable[[], object], ...] = (
-    torch._C._get_deterministic_algorithms,
-    *(switch.read for switch in SWITCHES if switch.operators),
-    *(partial(read_precision, switch) for switch in PRECISIONS),
-)
-
-
-def kernel_switches() -> tuple[object, ...]:
-    """By what kernels are chosen now, and whether a backward will follow."""
-    return torch.is_grad_enabled(), *map(_read, _OF_KERNELS)
-
-
 def process_values() -> dict[str, str]:
     """What the process's switches and environment are, by name."""
     found = {name: repr(value) for name, read, _ in _SWITCHES if (value := _read(read)) is not None}
