@@ -47,13 +47,7 @@ _NOT_YET: dict[str, int] = {
     "docs/trace.md": 17,
     "docs/versions.md": 3,
     "docs/watch.md": 7,
-    "graphdoctor/device": 3,
-    "graphdoctor/diagnose": 11,
-    "graphdoctor/measure": 1,
-    "graphdoctor/proof": 3,
-    "graphdoctor/record": 19,
     "graphdoctor/reporters": 7,
-    "graphdoctor/rules": 14,
     "graphdoctor/strategies": 16,
 }
 

@@ -35,8 +35,8 @@ from graphdoctor.values.report import SCHEMA_VERSION, Machine, Report, TargetInf
 from graphdoctor.values.speed import Estimate, GraphMemory, Measurement
 
 _WHY_RAISES = (
-    "Code may ask whether it is being captured, and take another path then. Here that path raises, so"
-    " that a capture ends there."
+    "Code can query whether a capture is active, and take another branch then. Here that branch raises,"
+    " which ends the capture."
 )
 _NO_VALUES = "The step ran on shapes only: no replay was compared with eager, and no strategy or trace was tried."
 

@@ -60,13 +60,13 @@ def _parting(target: Target) -> Iterator[str]:
 
 
 def _numbers_given(recording: Recording) -> Iterator[str]:
-    """Python numbers among the inputs: no replay gets others."""
+    """Python numbers among the inputs: they are frozen at capture."""
     given = {leaf.path: leaf.value for one in recording.captured for leaf in one.inputs}
     names = [path for path, text in given.items() if isinstance(text, str) and _is_number(text)]
     if names:
         yield (
-            f"A graph keeps the Python numbers that the step is called with, {names_text(names)}: for others"
-            " it has to be captured anew, or they have to be tensors on the device."
+            f"The Python numbers that the step is called with, {names_text(names)}, are frozen at capture."
+            " For other numbers, capture again, or pass tensors on the device."
         )
 
 
@@ -104,15 +104,14 @@ def _held_by_nobody(recording: Recording) -> Iterator[str]:
     for place in places:
         yield (
             "The step reads a tensor on the device that neither its inputs nor its state lead to"
-            f"{bracketed(place)}, as one in a functools.lru_cache: hold it as long as a graph that reads it lives,"
-            " since nothing would tell when its memory is given back."
+            f"{bracketed(place)}, such as one in a functools.lru_cache. Hold that tensor as long as the graph"
+            " lives: a replay reads its address, even after its memory was freed."
         )
 
 
 _ADVICE = (
-    "replays train as validly as eager, but not with its numbers. Where they are to be the same: where nothing"
-    " is padded, pass no attention mask, or one with memory of its own (contiguous()), of four dimensions, which"
-    " both paths keep."
+    "replays train as validly as eager, but with other random numbers. To get the same numbers: if nothing"
+    " is padded, pass no attention mask, or a contiguous() one of four dimensions, which both paths keep."
 )
 
 
@@ -151,4 +150,4 @@ def _asked_before(now: AttentionDropout, captured: Iteration) -> str:
     event = asked[-1]
     callers = (one for one in event.stack if one.file != asked[-1].location.file)
     place = place_words(next(callers, event.location), now.location)
-    return f", since the code asks {event.name} ({place})" if place else ""
+    return f", since the code calls {event.name} ({place})" if place else ""

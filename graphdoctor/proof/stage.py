@@ -75,7 +75,7 @@ def _region(recording: Recording, hits: Sequence[Hit]) -> PlannedRegion:
         blocked_by=(),
         iterations=tuple(index for index, _ in spans),
         worthwhile=False,
-        reason="tried by itself",
+        reason="tried alone",
     )
     return PlannedRegion(region, spans, ran[0])
 
@@ -96,7 +96,7 @@ _RANKS_DIFFER = (
     "the ranks call other collectives, or some of them can be captured only in part: ranks that replay"
     " and ranks that do not would wait for each other"
 )
-_REFUSED_ELSEWHERE = "another rank could not be captured, and ranks replay together or not at all"
+_REFUSED_ELSEWHERE = "another rank could not be captured, and ranks replay together or never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Captured:
     @property
     def limits(self) -> tuple[str, ...]:
         """Which findings are left out, and why."""
-        captured = "its operator by itself" if self.alone else "the whole step"
+        captured = "only its operator" if self.alone else "the whole step"
         return tuple(
             f"{found.rule} {found.name} at {_place(found)} is left out: this GPU captured {captured},"
             " and its replays were right."

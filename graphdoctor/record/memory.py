@@ -25,7 +25,7 @@ def lacks_memory(target: Target) -> str:
     if free is None or needed <= free:
         return ""
     return (
-        f"the analysis would take {_gigabytes(needed)} beside the weights, gradients and optimizer"
+        f"the analysis would take {_gigabytes(needed)} in addition to the weights, gradients and optimizer"
         f" state of {_gigabytes(there + more)}, and {_gigabytes(free)} are free"
     )
 

@@ -31,10 +31,8 @@ _TAKES_BOTH = frozenset(
      "_ctc_loss", "_cudnn_ctc_loss"}
 )  # fmt: skip
 
-# Why the emulated result is no GPU's: eager refuses the operator there, so that the step does not run.
-ON_BOTH_DEVICES = (
-    "gets tensors on the device and on the CPU, which a GPU refuses but for those of dimension 0"
-)
+# Why the emulated result is not that of a GPU: eager rejects the operator there, and the step does not run.
+ON_BOTH_DEVICES = "gets tensors on the device and on the CPU; CUDA operators accept a CPU tensor only if it is 0-d"
 
 
 class Maker(NamedTuple):

@@ -21,8 +21,8 @@ PLACED = (
 )
 
 COMPILED = (
-    "torch.compile() was left out: the diagnosis is of the eager code behind it. What the compiler"
-    ' makes of it, graphs of its own with mode="reduce-overhead" among that, was not looked at'
+    "torch.compile() was skipped: the diagnosis is of the eager code. The compiler's own code, such as"
+    ' its graphs with mode="reduce-overhead", was not checked'
 )
 
 

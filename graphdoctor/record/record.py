@@ -87,7 +87,7 @@ def _unseen(captured: tuple[Iteration, ...]) -> Iterator[str]:
     places = dict.fromkeys(event.location for event in events)
     for location in places:
         where = f" ({file_line(location)})" if location else ""
-        yield f"The step replays a CUDA graph of its own{where}: what runs in it is not recorded."
+        yield f"The step replays its own CUDA graph{where}: operators in that graph are not recorded."
 
 
 def _cold(eager: tuple[Iteration, ...], captured: tuple[Iteration, ...]) -> Iterator[str]:
@@ -98,8 +98,8 @@ def _cold(eager: tuple[Iteration, ...], captured: tuple[Iteration, ...]) -> Iter
         if op.is_cuda and not name.startswith(("aten.", "prims.", "profiler.")):
             where = f" ({file_line(op.location)})" if op.location else ""
             yield (
-                f"{name}{where} runs only while the step is captured, so that eager warm-ups never run"
-                " it: what it does in its first call, such as compiling or tuning, falls into the capture."
+                f"{name}{where} runs only during capture, and no eager warmup runs {name}. The work of its"
+                " first call, such as compiling or tuning, happens during capture."
             )
 
 

@@ -38,7 +38,7 @@ class CpuOperator(RecordingRule):
     explains = ("GD201", "GD203", "GD211")
     evidence = MEASURED
     fix = (
-        "Pass device=x.device to the operator, so that replays run it. Or compute the value "
+        "Pass device=x.device to the operator: replays run GPU operators. Or compute the value "
         "before the step."
     )
 

@@ -61,14 +61,14 @@ class Rule(ABC):
     """How it is known: where it was measured, or the source or documentation that says so."""
     decided_by: ClassVar[Literal["recording", "estimate", "partition", "ranks"]]
     """The stage that finds it, or the ranks of the step together; a recording does by `RecordingRule.check`,
-    the others by a function beside the rule."""
+    the others by a function in the file of the rule."""
     explains: ClassVar[tuple[str, ...]] = ()
     """Ids of the rules that find a part or a consequence of this hazard: where this one speaks
     about a line, theirs are not reported."""
     makes_host_wait: ClassVar[bool] = False
     """The host waits for the device, or for a copy to it, in every step."""
     only_feeds_device: ClassVar[bool] = False
-    """It copies to the device and tells the host nothing: such a copy may move where data allows."""
+    """It copies to the device and returns nothing to the host: such a copy may move where data allows."""
     is_glue: ClassVar[bool] = False
     """It is about a call that a split training step makes between its graphs, wherever it is written."""
 

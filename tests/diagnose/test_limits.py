@@ -66,7 +66,7 @@ def test_a_number_among_the_inputs_is_one_that_a_graph_keeps(value: str, is_told
         iteration([ADD]), inputs=(Leaf("inputs[1]", value), Leaf("inputs[0]", tensor(1, 4)))
     )
     told = remarks((step,), (step,))
-    assert ["with, `inputs[1]`: for others" in one for one in told] == [True] * is_told
+    assert ["with, `inputs[1]`, are frozen at capture" in one for one in told] == [True] * is_told
 
 
 def test_memory_that_nothing_leads_to_is_told_once_a_line() -> None:

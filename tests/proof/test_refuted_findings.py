@@ -152,7 +152,7 @@ def test_a_flagged_operator_that_the_gpu_captures_by_itself_is_no_finding(
     assert [found.rule for found in captured.refuted] == ["GD199"]
     (limit,) = captured.limits
     assert limit.endswith(
-        "is left out: this GPU captured its operator by itself, and its replays were right."
+        "is left out: this GPU captured only its operator, and its replays were right."
     )
     assert "GD199" not in {
         rule for each in captured.plan.regions for rule in each.region.blocked_by

@@ -21,7 +21,9 @@ TRANSFERS = frozenset({"send", "recv_", "recv_any_source_"})
 _ASYNC = ("async_op", "asyncOp")  # of torch now, and before 2.9
 _MOVES_NOTHING = frozenset({"barrier", "monitored_barrier_"})
 
-UNWAITED = "it uses a tensor of an asynchronous collective that nobody has waited for: on a GPU that is a race"
+UNWAITED = (
+    "it uses a tensor of an asynchronous collective without waiting for it: on a GPU that is a race"
+)
 
 
 def is_collective(op: Op) -> bool:

@@ -28,9 +28,9 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02  # between two looks
 _PREFIX = "graphdoctor"
 _ASIDE = ""  # the group of what graphdoctor itself asks all ranks
 _AFRESH = "afresh"  # the group of a meeting after which nothing counts that was asked before
-_ASKS = "asks:"
+_QUESTION = "question:"
 _GONE = "another rank ended, or is too slow to compare its step with"
-_OUT_OF_STEP = "the ranks no longer run the same steps, so that nothing can be compared"
+_OUT_OF_STEP = "the ranks no longer run the same steps, and cannot be compared"
 
 
 class RanksDiffer(EmulationLimit):
@@ -160,8 +160,8 @@ class Meeting:
     def _answers(self, mine: str, group: str) -> list[str]:
         if not self.has_others:
             return [mine]
-        found = self._told(group, _everybody(), f"{_ASKS}{mine}")
-        return [found[rank].says.removeprefix(_ASKS) for rank in sorted(found)]
+        found = self._told(group, _everybody(), f"{_QUESTION}{mine}")
+        return [found[rank].says.removeprefix(_QUESTION) for rank in sorted(found)]
 
     def _told(
         self,
@@ -215,7 +215,7 @@ class Meeting:
         if mine.failed:
             return  # it will see that, and come
         self._check_failed({rank: other, me: mine})
-        if any(at.says.startswith(_ASKS) for at in (mine, other)):
+        if any(at.says.startswith(_QUESTION) for at in (mine, other)):
             raise EmulationLimit(_OUT_OF_STEP)
         raise self._difference({rank: other, me: mine})
 

@@ -443,8 +443,8 @@ class Watcher:
             )
         if calls.lacks_work:
             yield (
-                "Windows saw launches and none of the work on the GPU that they put there, as beside other"
-                " processes that keep it busy: copies, and the share of graphs, are not known."
+                "Windows saw launches and none of the GPU work that they started, which happens while other"
+                " processes keep the GPU busy: copies, and the share of graphs, are not known."
             )
         elif calls.windows and calls.operations == 0 and not calls.syncs:
             yield (
