@@ -40,8 +40,9 @@ def merged_programs(programs: Sequence[ProgramReport]) -> ProgramReport:
 
     A step that some rank did not diagnose has no report, and a reason that says which.
     """
+    by_name = [{step.name: step for step in one.steps} for one in programs]
     steps = tuple(
-        _of_all(step, [_named(step.name, one) for one in programs]) for step in programs[0].steps
+        _of_all(step, [each.get(step.name) for each in by_name]) for step in programs[0].steps
     )
     codes = [one.exit_code for one in programs]
     notes = dict.fromkeys(note for one in programs for note in one.notes)
@@ -49,10 +50,6 @@ def merged_programs(programs: Sequence[ProgramReport]) -> ProgramReport:
     if failed is not None and not codes[0]:
         notes[f"Rank {failed} ended with exit code {codes[failed]}."] = None
     return replace(programs[0], steps=steps, notes=tuple(notes), exit_code=max(codes, key=abs))
-
-
-def _named(name: str, program: ProgramReport) -> ProgramStep | None:
-    return next((step for step in program.steps if step.name == name), None)
 
 
 def _of_all(step: ProgramStep, of_each: Sequence[ProgramStep | None]) -> ProgramStep:

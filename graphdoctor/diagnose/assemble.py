@@ -58,7 +58,8 @@ class Results:
 
 def assemble(session: Session, recording: Recording, results: Results) -> Report:
     """The report of an analysis that ran to its end."""
-    found = (*_confirmed(results), *_about_speed(results))
+    about_speed = (not_launch_bound(results.estimate), fragmented(results.regions))
+    found = (*_confirmed(results), *(each for each in about_speed if each is not None))
     # The verdict is about the step, not about what its author wants to hear of: it counts them all.
     findings, idle_comments = suppress(found, recording, file=session.target.file)
     has_values = session.device.has_values
@@ -188,10 +189,4 @@ def _confirmed(results: Results) -> Iterator[Finding]:
         if shown and finding.location is not None:
             yield replace(finding, certainty="confirmed")
         else:
-            yield finding
-
-
-def _about_speed(results: Results) -> Iterator[Finding]:
-    for finding in (not_launch_bound(results.estimate), fragmented(results.regions)):
-        if finding is not None:
             yield finding

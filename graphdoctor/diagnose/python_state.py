@@ -14,7 +14,7 @@ from graphdoctor.values.host_events import (
     PythonStateChanged,
     WorkForThread,
 )
-from graphdoctor.values.locations import Location, bracketed
+from graphdoctor.values.locations import bracketed
 from graphdoctor.values.recording import Recording
 
 _Event = TypeVar("_Event", bound=PythonEvent)
@@ -23,9 +23,14 @@ _MOST = 3  # places and names that a sentence has
 
 def stopped_state(recording: Recording, findings: Collection[Finding]) -> tuple[str, ...]:
     """The state that stops, as code names it; what a finding is about on the same line is told there."""
-    told = {finding.location for finding in findings if finding.location is not None}
-    events = _on_host(recording, PythonStateChanged)
-    return tuple(dict.fromkeys(_said(one) for one in events if not _is_on(one.location, told)))
+    places = (finding.location for finding in findings)
+    told = {(place.file, place.line) for place in places if place is not None}
+    names = [
+        f"{event.name}{bracketed(event.location)}"
+        for event in _on_host(recording, PythonStateChanged)
+        if event.location is None or (event.location.file, event.location.line) not in told
+    ]
+    return tuple(dict.fromkeys(names))
 
 
 def about_stopped(stopped: Sequence[str]) -> Iterator[str]:
@@ -66,13 +71,3 @@ def about_outside(recording: Recording) -> Iterator[str]:
 def _on_host(recording: Recording, kind: type[_Event]) -> Iterator[_Event]:
     """Those that the run saw that was watched on the host only: no iteration has them."""
     return (event for event in recording.host if isinstance(event, kind))
-
-
-def _said(event: PythonEvent) -> str:
-    return f"{event.name}{bracketed(event.location)}"
-
-
-def _is_on(place: Location | None, told: Collection[Location]) -> bool:
-    return place is not None and any(
-        (one.file, one.line) == (place.file, place.line) for one in told
-    )

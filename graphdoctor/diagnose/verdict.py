@@ -67,15 +67,12 @@ def judge(
     replays = f"The whole step can be captured. {verification.replays} replays"
     less = ""
     if stopped:
-        less = f" Replays do not update {stopped[0]}{_and_more(stopped)}: a replay runs no Python."
+        more = f" and {len(stopped) - 1} more" if len(stopped) > 1 else ""
+        less = f" Replays do not update {stopped[0]}{more}: a replay runs no Python."
     path = f" {verification.path}" if verification.path else ""
     if verification.inputs == ON_FRESH_INPUTS:
         return "safe", f"{replays} {ON_FRESH_INPUTS} matched eager{path}.{less}"
     return "safe", f"{replays} matched eager{path}, {verification.inputs}.{less}"
-
-
-def _and_more(names: Sequence[str]) -> str:
-    return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
 def _with_findings(

@@ -125,7 +125,11 @@ def gap_between(path: str, expected: torch.Tensor, actual: torch.Tensor) -> Gap 
         parts, others = _parts(expected), _parts(actual)
         if len(parts) > 1 and len(parts) == len(others):
             gaps = (gap_between(path, *pair) for pair in zip(parts, others, strict=True))
-            return max(filter(None, gaps), key=_severity, default=None)
+            return max(
+                filter(None, gaps),
+                key=lambda gap: (not gap.is_measurable, gap.max_rel),
+                default=None,
+            )
         for what, wanted, found in (
             ("shape", tuple(expected.shape), tuple(actual.shape)),
             ("dtype", expected.dtype, actual.dtype),
@@ -138,10 +142,6 @@ def gap_between(path: str, expected: torch.Tensor, actual: torch.Tensor) -> Gap 
                 path, detail=f"{len(parts)} inner tensors in eager, {len(others)} in the replay"
             )
         return _gap_of_values(path, _dense(parts[0]), _dense(others[0]))
-
-
-def _severity(gap: Gap) -> tuple[bool, float]:
-    return not gap.is_measurable, gap.max_rel
 
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:

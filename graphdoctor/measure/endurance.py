@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from graphdoctor.graphs.compare import has_same_bits
 from graphdoctor.graphs.replayable import Replayable
 from graphdoctor.measure.wall_clock import Blocks
@@ -23,16 +21,12 @@ def blocks_for(captured: Replayable, *, verified_calls: int) -> Blocks:
 
 def _counts(captured: Replayable) -> bool:
     with captured.start.around():
-        state = [tensor for path, tensor in captured.footprint.tensors.items() if _is_state(path)]
-        integers = [tensor for tensor in state if _is_integer(tensor)]
+        integers = [
+            tensor
+            for path, tensor in captured.footprint.tensors.items()
+            if not path.startswith(("output", "inputs"))
+            and not (tensor.is_floating_point() or tensor.is_complex())
+        ]
         before = [tensor.clone() for tensor in integers]
         captured.replay()
         return not all(map(has_same_bits, before, integers))
-
-
-def _is_state(path: str) -> bool:
-    return not path.startswith(("output", "inputs"))
-
-
-def _is_integer(tensor: torch.Tensor) -> bool:
-    return not tensor.is_floating_point() and not tensor.is_complex()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
-from graphdoctor.values.recording import Iteration, Op, Recording
+from graphdoctor.values.recording import Op, Recording
 
 
 class MutatedInput(RecordingRule):
@@ -29,7 +29,12 @@ class MutatedInput(RecordingRule):
     fix = "Use the operator that returns a new tensor, or copy the result back outside the step."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
-        constant = _lasting(recording)
+        given = [
+            {external.storage for external in iteration.externals if external.origin == "input"}
+            for iteration in recording.captured
+        ]
+        # What every iteration was handed: buffers of the caller, at a fixed address.
+        constant = set.intersection(*given) if len(given) > 1 else set()
         for iteration in recording.captured:
             names = {
                 external.storage: external.name
@@ -60,19 +65,6 @@ class MutatedInput(RecordingRule):
             return y.sum(dim=1)
 
         return step, (torch.randn(8, 16, device="cuda"),)
-
-
-def _lasting(recording: Recording) -> frozenset[int]:
-    """Input storages that every iteration was handed: buffers of the caller, at a fixed address."""
-    if len(recording.captured) < 2:
-        return frozenset()
-    return frozenset.intersection(*map(_input_storages, recording.captured))
-
-
-def _input_storages(iteration: Iteration) -> frozenset[int]:
-    return frozenset(
-        external.storage for external in iteration.externals if external.origin == "input"
-    )
 
 
 def _message(op: Op, name: str) -> str:

@@ -55,15 +55,11 @@ def call(function: Callable[..., object], *args: object, **kwargs: object) -> ob
 _TARGET_FUNCTION = "graphdoctor_target"
 
 
-def _describe_graphdoctor_target(source: Source) -> Description:
-    """`graphdoctor_target()`, which returns the target itself in any of its shapes."""
-    return describe(call(source.get(_TARGET_FUNCTION)), what=f"{_TARGET_FUNCTION}()")
-
-
+# It returns the target itself in any of its shapes.
 _GRAPHDOCTOR_TARGET = Form(
     f"{_TARGET_FUNCTION}()",
     lambda outline: outline.has(_TARGET_FUNCTION),
-    _describe_graphdoctor_target,
+    lambda source: describe(call(source.get(_TARGET_FUNCTION)), what=f"{_TARGET_FUNCTION}()"),
 )
 
 
@@ -154,10 +150,6 @@ def _classes_with_eager_model(outline: Outline) -> list[str]:
     return [cls.name for cls in outline.classes if cls.methods.issuperset(_EAGER_MODEL_NAMES)]
 
 
-def _matches_eager_model(outline: Outline) -> bool:
-    return outline.has(*_EAGER_MODEL_NAMES) or len(_classes_with_eager_model(outline)) == 1
-
-
 def _describe_eager_model(source: Source) -> Description:
     """`get_eager_model()` + `get_example_inputs()`: functions, or methods of one class."""
     if source.outline.has(*_EAGER_MODEL_NAMES):
@@ -175,17 +167,23 @@ def _describe_eager_model(source: Source) -> Description:
 
 
 _EAGER_MODEL = Form(
-    "get_eager_model() + get_example_inputs()", _matches_eager_model, _describe_eager_model
+    "get_eager_model() + get_example_inputs()",
+    lambda outline: (
+        outline.has(*_EAGER_MODEL_NAMES) or len(_classes_with_eager_model(outline)) == 1
+    ),
+    _describe_eager_model,
 )
-
-
-def _matches_only_module(outline: Outline) -> bool:
-    return any(cls.may_be_module for cls in outline.classes)
 
 
 def _describe_only_module(source: Source) -> Description:
     """The file's only nn.Module class without required arguments, with inputs from `--input`."""
-    classes = [cls for cls in vars(source.module).values() if _is_own_module(cls, source)]
+    classes = [
+        cls
+        for cls in vars(source.module).values()
+        if isinstance(cls, type)
+        and issubclass(cls, torch.nn.Module)
+        and cls.__module__ == source.module.__name__
+    ]
     free = [cls for cls in classes if not needed_arguments(cls)]
     if not classes:
         raise UsageError(f"{source.module.__file__} defines no nn.Module and no target")
@@ -204,12 +202,11 @@ def _describe_only_module(source: Source) -> Description:
     return Description(instantiate(free[0]), is_ours=True)
 
 
-def _is_own_module(value: object, source: Source) -> bool:
-    is_module = isinstance(value, type) and issubclass(value, torch.nn.Module)
-    return is_module and value.__module__ == source.module.__name__
-
-
-ONLY_MODULE = Form("the only nn.Module + --input", _matches_only_module, _describe_only_module)
+ONLY_MODULE = Form(
+    "the only nn.Module + --input",
+    lambda outline: any(cls.may_be_module for cls in outline.classes),
+    _describe_only_module,
+)
 
 # In the order in which they are tried.
 FORMS: tuple[Form, ...] = (

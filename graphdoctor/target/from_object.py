@@ -25,7 +25,7 @@ def from_object(obj: object, *args: object, mode: Mode | None = None, **kwargs: 
     if inputs is not None:
         description = replace(description, inputs=inputs)
     origin = Origin(_name_of(obj), _file_of(obj), entry)
-    return build(description, origin, mode=mode, close=_nothing)
+    return build(description, origin, mode=mode, close=lambda: None)
 
 
 def _describe(obj: object, inputs: Inputs | None) -> tuple[Description, str]:
@@ -55,7 +55,3 @@ def _file_of(obj: object) -> str:
         return inspect.getsourcefile(named) or ""
     except (TypeError, OSError):
         return ""
-
-
-def _nothing() -> None:
-    pass

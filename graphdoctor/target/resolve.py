@@ -17,7 +17,7 @@ import torch
 
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import SHAPES, Description, describe, is_step_object
-from graphdoctor.target.forms import FORMS, ONLY_MODULE, Form, Source, call, init_inputs
+from graphdoctor.target.forms import FORMS, ONLY_MODULE, Source, call, init_inputs
 from graphdoctor.target.inputs.fresh import Called
 from graphdoctor.target.inputs.requested import BatchArgument, InputSpec, parse_input
 from graphdoctor.target.outline import Outline, outline
@@ -60,7 +60,7 @@ class Workspace:
         for name, module in list(sys.modules.items()):
             if name not in self._known and self._is_own(module):
                 del sys.modules[name]
-        self.close = _nothing  # type: ignore[method-assign]
+        self.close = lambda: None  # type: ignore[method-assign]
 
     def _is_own(self, module: ModuleType) -> bool:
         known = vars(module)  # a module that imports lazily may fail to, when it is asked
@@ -72,10 +72,6 @@ class Workspace:
         ):
             return True
         return bool(known.get("__graphdoctor_target__", False))
-
-
-def _nothing() -> None:
-    pass
 
 
 def run_file(path: Path) -> ModuleType:
@@ -208,7 +204,9 @@ def _described(
 ) -> Target:
     """Load the user's code and build what it describes; the workspace stays until the target is closed."""
     try:
-        source = _source(load(), found, request)
+        module = load()
+        live = replace(found, names=frozenset(vars(module)), has_star_import=False)
+        source = Source(module, live, request.mode, request.specs, request.batch)
         description, entry = _describe(source, request)
         return build(
             description, _origin(source, request, entry), mode=request.mode, close=workspace.close
@@ -246,25 +244,15 @@ def no_target(where: str) -> UsageError:
     )
 
 
-def _source(module: ModuleType, found: Outline, request: _Request) -> Source:
-    live = replace(found, names=frozenset(vars(module)), has_star_import=False)
-    return Source(module, live, request.mode, request.specs, request.batch)
-
-
 def _describe(source: Source, request: _Request) -> tuple[Description, str]:
     if request.name is not None:
         description, entry = describe_named(source, request.name)
     else:
-        form = _first_form(source, request)
+        form = next((each for each in FORMS if each.matches(source.outline)), None)
+        if form is None:
+            raise no_target(request.where)
         description, entry = form.describe(source), form.entry
     return _with_given_inputs(description, request.specs), entry
-
-
-def _first_form(source: Source, request: _Request) -> Form:
-    for form in FORMS:
-        if form.matches(source.outline):
-            return form
-    raise no_target(request.where)
 
 
 def _with_given_inputs(description: Description, specs: tuple[InputSpec, ...]) -> Description:

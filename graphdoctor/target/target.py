@@ -52,10 +52,6 @@ class Variation(Protocol):
         """
 
 
-def _nothing_to_undo() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """A step, a source of fresh inputs, and the objects whose state it uses.
@@ -83,7 +79,7 @@ class Target:
     fresh_inputs: Callable[[], Inputs]
     roots: Mapping[str, object]
     notes: tuple[str, ...] = ()
-    close: Callable[[], None] = _nothing_to_undo
+    close: Callable[[], None] = lambda: None
     sized_by: str = ""
     variation: Variation | None = None
     has_fixed_inputs: bool = False

@@ -32,17 +32,13 @@ def user_code(doing: str) -> Iterator[None]:
     except (GraphDoctorError, GeneratorExit, KeyboardInterrupt):
         raise
     except BaseException as raised:
-        error = _refused_first(raised)
+        error = raised
+        # Leaving a capture raises an error of its own over what the user's capture refused.
+        while _SPOILT in str(error) and error.__context__ is not None:
+            error = error.__context__
         kept = user_frames(error)
         text = _text(error, kept)
         raise UserCodeError(_sentence(doing, error, kept, is_all=not text), text) from error
-
-
-def _refused_first(error: BaseException) -> BaseException:
-    """What a capture of the user's own refused, over which leaving the capture raises an error of its own."""
-    while _SPOILT in str(error) and error.__context__ is not None:
-        error = error.__context__
-    return error
 
 
 def user_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -47,24 +47,17 @@ def is_slow_when_narrow(call: Call) -> bool:
     dtype = call.inputs[0].dtype
     if dtype not in NARROW or not lies_on_cpu(call.inputs[0]) or _has_quick_kernels(dtype):
         return False  # a replay of recorded operators on a real GPU has that GPU's kernels
-    if not all(tensor.dtype == dtype and _is_dense(tensor) for tensor in _narrow_inputs(call)):
-        return False  # tensors of two dtypes are refused, here as on a GPU
-    return product is None or _is_much_work(*(call.args[position] for position in product))
-
-
-def _narrow_inputs(call: Call) -> list[torch.Tensor]:
-    """The inputs that must have one dtype: all but the logarithms of attention's sums."""
-    is_attention = call.facts.base_name == _ATTENTION_BACKWARD
-    return call.inputs[:_LOGARITHMS] if is_attention else call.inputs
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_nested
-
-
-def _is_much_work(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """A few rows times a transposed matrix, as a linear layer has it, are quick at any dtype."""
-    return one.size(-2) >= _FEW_ROWS or other.stride(-2) != 1
+    is_attention = (
+        call.facts.base_name == _ATTENTION_BACKWARD
+    )  # the logarithms of its sums are wide
+    for tensor in call.inputs[:_LOGARITHMS] if is_attention else call.inputs:
+        if tensor.dtype != dtype or tensor.layout is not torch.strided or tensor.is_nested:
+            return False  # tensors of two dtypes are refused, here as on a GPU
+    if product is None:
+        return True
+    one, other = (call.args[position] for position in product)
+    # A few rows times a transposed matrix, as a linear layer has it, are quick at any dtype.
+    return bool(one.size(-2) >= _FEW_ROWS or other.stride(-2) != 1)
 
 
 @cache

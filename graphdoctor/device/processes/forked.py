@@ -125,7 +125,8 @@ def main() -> None:
         together=sys.argv[5] == "1",
         begun_s=float(sys.argv[6]),
     )
-    waiting = sorted((path for path in folder.iterdir() if path.is_dir()), key=_number)
+    folders = (path for path in folder.iterdir() if path.is_dir())
+    waiting = sorted(folders, key=lambda path: int(path.name))
     try:
         while waiting or children.running:
             while waiting and len(children.running) < int(sys.argv[3]):
@@ -147,10 +148,6 @@ def look_through_modules() -> None:
     if (emulated := sys.modules.get("graphdoctor.device.emulated")) is not None:
         with emulated.EmulatedDevice():
             pass
-
-
-def _number(folder: Path) -> int:
-    return int(folder.name)
 
 
 class _Children:

@@ -61,11 +61,9 @@ def changed(path: str, before: object, now: object) -> str:
 
 
 def _is_object(value: object) -> bool:
-    return value is not NOTHING and not is_constant(value) and not _is_shown_whole(value)
-
-
-def _is_shown_whole(value: object) -> bool:
-    return type(value) in (list, tuple, set, deque) and all(map(is_constant, value))  # type: ignore[call-overload]
+    if value is NOTHING or is_constant(value):
+        return False
+    return type(value) not in (list, tuple, set, deque) or not all(map(is_constant, value))  # type: ignore[call-overload]
 
 
 def _short(value: object) -> str:

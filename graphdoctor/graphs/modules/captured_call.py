@@ -22,10 +22,6 @@ from graphdoctor.target.target import Inputs
 _OTHER_KIND = "its forward does not return the same kind of value in every call"
 
 
-def _always(path: str) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Choices:
     """How modules are graphed.
@@ -36,7 +32,7 @@ class Choices:
 
     most_graphs: int = 8
     warm_ups: int = 3
-    is_worth: Callable[[str], bool] = _always
+    is_worth: Callable[[str], bool] = lambda path: True
 
 
 class Lane:

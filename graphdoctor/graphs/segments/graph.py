@@ -40,7 +40,10 @@ class Copier:
     def __init__(self, own: Sequence[torch.Tensor]) -> None:
         self._own = list(own)
         memories = set(map(memory_of, own))
-        self._is_plain = len(memories) == len(own) and all(map(_is_dense, own))
+        # Without gaps and overlaps, `empty_like` has the same strides.
+        self._is_plain = len(memories) == len(own) and all(
+            each.numel() > 0 and torch.empty_like(each).stride() == each.stride() for each in own
+        )
 
     def taken(self) -> list[torch.Tensor]:
         """The tensors' values in new memory, of the same strides, shared where the tensors share it."""
@@ -50,11 +53,6 @@ class Copier:
         if made:
             torch._foreach_copy_(made, self._own)
         return made
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Without gaps and overlaps, so that `empty_like` has the same strides."""
-    return tensor.numel() > 0 and torch.empty_like(tensor).stride() == tensor.stride()
 
 
 def memory_of(tensor: torch.Tensor) -> int:

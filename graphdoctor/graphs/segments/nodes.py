@@ -65,16 +65,13 @@ class _Reader:
         outputs = tuple(map(self._use, tensors_of(node.meta.get("val"))))
         uses = (*tensors_in((*args, *(value for _, value in kwargs))), *outputs)
         on_device = any(use.is_cuda for use in uses)
+        changed = [each.meta.get("val") for each in written_nodes(node, facts)]
         return Op(
             index=0, name=facts.name, args=args, kwargs=kwargs, outputs=outputs,
-            writes=tuple(self._written(node, facts)), tags=facts.tags, phase="forward", module="",
+            writes=tuple(self._use(tensor).storage for tensor in tensors_of(changed)),
+            tags=facts.tags, phase="forward", module="",
             device="cuda:0" if on_device else "cpu", location=location_of(node),
         )  # fmt: skip
-
-    def _written(self, node: fx.Node, facts: OperatorFacts) -> Iterator[int]:
-        for written in written_nodes(node, facts):
-            for tensor in tensors_of(written.meta.get("val")):
-                yield self._use(tensor).storage
 
     def _use(self, tensor: torch.Tensor) -> TensorUse:
         memory = memory_of_value(tensor)

@@ -69,13 +69,9 @@ def split(
     pay join what is eager around them. The order of the nodes stays as it is, so that what is written
     in place is written at its time.
     """
-    runs = list(_merged(_runs(graph, where, also or _nothing_more)))
+    runs = list(_merged(_runs(graph, where, also or (lambda node: ""))))
     numbers = {node: number for number, run in enumerate(runs) for node in run.nodes}
     return Split(GraphPlan(name, tuple(run.part() for run in runs)), numbers)
-
-
-def _nothing_more(node: fx.Node) -> str:
-    return ""
 
 
 def _runs(graph: fx.Graph, where: DeviceOf, also: Why) -> Iterator[_Run]:
@@ -100,14 +96,10 @@ def _runs(graph: fx.Graph, where: DeviceOf, also: Why) -> Iterator[_Run]:
         run.nodes.append(node)
         run.launches += count
         if why:
-            run.unsafe.append(Unsafe(_operator(node), why, location_of(node)))
+            name = op.name if op is not None else str(node.target)
+            run.unsafe.append(Unsafe(name, why, location_of(node)))
     if run.nodes:
         yield run
-
-
-def _operator(node: fx.Node) -> str:
-    op = op_of(node)
-    return op.name if op is not None else str(node.target)
 
 
 def _merged(runs: Iterator[_Run]) -> Iterator[_Run]:

@@ -38,8 +38,10 @@ class PythonChanges:
         after = self._glue_state()
         for path in self._glue_before.keys() | after.keys():
             if not _is_same(self._glue_before.get(path, _ABSENT), after.get(path, _ABSENT)):
+                owners = [name for name in self._glue if path.startswith(name)]
+                owner = max(owners, key=len, default="an optimizer, schedule or scaler")
                 watch.refuse(
-                    f"the step changes {path} in Python, on which {self._owner(path)} depends; "
+                    f"the step changes {path} in Python, on which {owner} depends; "
                     "Python between the graphs is not run again"
                 )
         now = _without_gradients(named_tensors(self._roots))
@@ -52,11 +54,6 @@ class PythonChanges:
         state: dict[str, object] = dict(values)
         state.update(_without_gradients(tensors))
         return state
-
-    def _owner(self, path: str) -> str:
-        """The longest path of an optimizer, schedule or scaler that a path begins with."""
-        found = [name for name in self._glue if path.startswith(name)]
-        return max(found, key=len, default="an optimizer, schedule or scaler")
 
 
 def _without_gradients(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -68,7 +68,8 @@ def decision_on(op: Op, *, other: Side) -> Decision:
     for frame in chain:
         diverged = (frame.file, frame.line) not in other.lines
         for branch in enclosing_branches(frame):
-            body = _body_with(branch, frame.line)
+            bodies = (lines for lines in (branch.body, branch.orelse) if lines is not None)
+            body = next((one for one in bodies if one[0] <= frame.line <= one[1]), None)
             if body is not None and branch.kind == "if" and not other.ran(branch.file, body):
                 return Decision(branch, sure=True)
             if branch.kind in ("while", "for"):
@@ -77,10 +78,3 @@ def decision_on(op: Op, *, other: Side) -> Decision:
             jumps = jumps_before(frame)
             return Decision(jumps[0] if len(jumps) == 1 else loop)
     return Decision(loop)
-
-
-def _body_with(branch: Branch, line: int) -> tuple[int, int] | None:
-    for lines in (branch.body, branch.orelse):
-        if lines is not None and lines[0] <= line <= lines[1]:
-            return lines
-    return None

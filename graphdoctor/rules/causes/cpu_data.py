@@ -63,7 +63,9 @@ def steering_values(recording: Recording) -> tuple[Steering, ...]:
     written = {
         storage for iteration in recording.captured for op in iteration.ops for storage in op.writes
     }
-    lasting = frozenset.intersection(*map(_external_storages, recording.captured))
+    lasting = frozenset.intersection(
+        *(frozenset(one.storage for one in each.externals) for each in recording.captured)
+    )
     changing = _changing_numbers(recording)
     return tuple(
         steering
@@ -124,10 +126,6 @@ def unexplained(recording: Recording) -> tuple[Found, ...]:
     )
 
 
-def _external_storages(iteration: Iteration) -> frozenset[int]:
-    return frozenset(external.storage for external in iteration.externals)
-
-
 def _changing_numbers(recording: Recording) -> frozenset[tuple[int, int]]:
     """CPU operators, by iteration and index, that got other numbers in another iteration."""
     found: set[tuple[int, int]] = set()
@@ -165,7 +163,9 @@ class _Walk:
             self.uniform.difference_update(op.writes)
             host = [use for use in op.inputs if not use.is_cuda]
             if transfer_of(op) is not None:
-                self._crosses(op)
+                for result in op.outputs:
+                    if not result.is_cuda:
+                        self.origins[result.storage] = Origin("device")
             elif op.is_cuda or (host_learns(op) == "value" and host):
                 for use in host:
                     origin = self.origin(use)
@@ -186,11 +186,6 @@ class _Walk:
         if external.origin == "input":
             return Origin("input", name=external.name)
         return Origin("state", name=external.name) if external.origin != "unknown" else _CONSTANT
-
-    def _crosses(self, op: Op) -> None:
-        for use in op.outputs:
-            if not use.is_cuda:
-                self.origins[use.storage] = Origin("device")
 
     def _computes(self, op: Op, host: list[TensorUse]) -> None:
         origin = self._result(op, host)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphdoctor.rules.causes.align import Pair
-from graphdoctor.rules.causes.branches import Decision, Side, decision_on
+from graphdoctor.rules.causes.branches import Side, decision_on
 from graphdoctor.rules.causes.difference import (
     Change,
     Difference,
@@ -59,22 +59,16 @@ class Comparison:
     def _cause_of_unmatched(self, side: int, op: Op) -> Difference:
         """A branch that is known for sure, else what it follows from, else a cause of its own."""
         decision = decision_on(op, other=self.sides[1 - side])
-        cause = self._known_branch(decision)
+        cause = None
+        if decision.branch is not None:
+            cause = next((each for each in self.found if each.branch == decision.branch), None)
         if cause is None and not decision.sure:
             cause = self._inherited(side, op) or self._consequence(op)
         if cause is None:
-            return self._new(decision)
+            new = Difference("operators", None, None, branch=decision.branch, sure=decision.sure)
+            self.found.append(new)
+            return new
         cause.followers += 1
-        return cause
-
-    def _known_branch(self, decision: Decision) -> Difference | None:
-        if decision.branch is None:
-            return None
-        return next((cause for cause in self.found if cause.branch == decision.branch), None)
-
-    def _new(self, decision: Decision) -> Difference:
-        cause = Difference("operators", None, None, branch=decision.branch, sure=decision.sure)
-        self.found.append(cause)
         return cause
 
     def _complete(self, cause: Difference, side: int, op: Op) -> None:

@@ -13,7 +13,7 @@ from graphdoctor.rules.causes.source import assigned_to, names_in
 from graphdoctor.values.figures import shortened
 from graphdoctor.values.finding import Edit
 from graphdoctor.values.locations import Location, is_library
-from graphdoctor.values.recording import Iteration, Op, Recording
+from graphdoctor.values.recording import Iteration, Recording
 
 
 class Rebinding(Struct, frozen=True):
@@ -33,12 +33,15 @@ def rebinding_of(recording: Recording, found: Found) -> Rebinding | None:
     difference = found.difference
     ops = [op for op in (difference.maker, difference.op) if op is not None]
     for attribute in _rebound(iteration) if iteration is not None else ():
-        for frames in map(_frames, ops):
+        for op in ops:
+            frames = tuple(each for each in (op.location, *op.stack) if each is not None)
             for depth, frame in enumerate(frames):
                 bound = None if is_library(frame.file) else assigned_to(frame, attribute)
                 if bound is not None:
+                    names = sorted(names_in(bound))
+                    dotted = (name for name in names if name.rpartition(".")[2] == attribute)
                     return Rebinding(
-                        name=_named(bound, attribute),
+                        name=next(dotted, attribute),
                         code=shortened(ast.unparse(bound)),
                         fix=_fix(bound),
                         edits=instead_of_statement(frame.file, bound, _code(bound)),
@@ -56,15 +59,6 @@ def _rebound(iteration: Iteration) -> Iterator[str]:
         if change.kind == "rebound-tensor" and change.path.rpartition(".")[2].isidentifier()
     )
     yield from dict.fromkeys(name for name in names if name not in ("grad", "data"))
-
-
-def _frames(op: Op) -> tuple[Location, ...]:
-    return tuple(each for each in (op.location, *op.stack) if each is not None)
-
-
-def _named(statement: ast.Assign, attribute: str) -> str:
-    names = sorted(names_in(statement))
-    return next((name for name in names if name.rpartition(".")[2] == attribute), attribute)
 
 
 def _fix(statement: ast.Assign) -> str:

@@ -20,7 +20,9 @@ def adjustment_for(values: torch.Tensor) -> Adjust | None:
     wide = values.double()
     is_square = wide.dim() > 1 and wide.shape[-1] == wide.shape[-2] and wide.shape[-1] > 1
     if is_square and torch.allclose(wide, wide.mT, rtol=1e-4, atol=1e-6):
-        return _scaled(values) if (torch.linalg.eigvalsh(wide) > 0).all() else _mirrored
+        if (torch.linalg.eigvalsh(wide) > 0).all():
+            return _scaled(values)
+        return lambda drawn, _: (drawn + drawn.mT) / 2
     if wide.shape[-1] < 2:
         return None
     if bool((wide >= 0).all()) and bool(((wide.sum(-1) - 1).abs() < _NEAR).all()):
@@ -43,10 +45,6 @@ def _scaled(values: torch.Tensor) -> Adjust:
         return (values.double() * by.unsqueeze(-1) * by.unsqueeze(-2)).to(values.dtype)
 
     return adjust
-
-
-def _mirrored(drawn: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return (drawn + drawn.mT) / 2
 
 
 Draw = Callable[[torch.Generator], torch.Tensor]

@@ -120,7 +120,8 @@ class _Memory:
         # Small ones are written first, so that where they overlap the largest has its way.
         self._tensors = sorted(tensors, key=torch.Tensor.numel)
         self._start = min(tensor.storage_offset() for tensor in tensors)
-        self._length = max(map(_end, tensors)) - self._start
+        ends = (tensor.storage_offset() + element_span(tensor) for tensor in tensors)
+        self._length = max(ends) - self._start
         whole = tensors[0].detach().as_strided((self._length,), (1,), self._start)
         self._values = whole.clone().cpu()
         self.is_whole = not (whole.is_floating_point() or whole.is_complex())
@@ -181,10 +182,6 @@ def _draw_of(tensor: torch.Tensor, way: Callable[[torch.Tensor], Draw | None]) -
     return way(tensor.detach().clone().cpu())
 
 
-def _end(tensor: torch.Tensor) -> int:
-    return int(tensor.storage_offset()) + element_span(tensor)
-
-
 def _each_element_once(tensor: torch.Tensor) -> tuple[slice, ...]:
     """An index that leaves out the repetitions of an expanded dimension."""
     return tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())
@@ -212,14 +209,11 @@ def to_inputs(value: object, *, what: str) -> Inputs:
             return Inputs(args, kwargs)
     if isinstance(value, (list, tuple)):
         return Inputs(tuple(value))
+    got = "None" if value is None else f"an object of type {type(value).__name__}"
     raise UsageError(
-        f"{what} returned {_article(value)}, but inputs are a list or tuple of arguments, "
+        f"{what} returned {got}, but inputs are a list or tuple of arguments, "
         f"a dict of keyword arguments, or one tensor"
     )
-
-
-def _article(value: object) -> str:
-    return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
 class Called:

@@ -156,15 +156,13 @@ def _refuse_structures(tensors: dict[str, torch.Tensor]) -> None:
             )
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
             raise _NoWay(f"{path} is not a dense tensor, so its rows cannot be repeated")
-    images = [t for p, t in tensors.items() if p.endswith("]") and p.count("[") > 1]
-    if images and len(images) == len(tensors) and all(map(_is_image, images)):
+    if tensors and all(
+        path.endswith("]") and path.count("[") > 1 and t.dim() == 3 and t.shape[0] in (1, 3, 4)
+        for path, t in tensors.items()
+    ):
         raise _NoWay(
             "The inputs are a list of images, whose number is the batch and not a dimension"
         )
-
-
-def _is_image(tensor: torch.Tensor) -> bool:
-    return tensor.dim() == 3 and tensor.shape[0] in (1, 3, 4)
 
 
 def _refuse_rows_with_meaning(

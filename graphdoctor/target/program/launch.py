@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 
 from graphdoctor.target.program.ending import ProgramEnded
 from graphdoctor.values.errors import UsageError
@@ -138,7 +138,10 @@ def _as_main(program: Program) -> Iterator[None]:
 
 def _traceback(error: BaseException) -> str:
     """As Python writes it, without graphdoctor's frames and those that started the program."""
-    error.__traceback__ = _own(error.__traceback__)
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    error.__traceback__ = trace
     shown = traceback.TracebackException.from_exception(error)
     waiting, seen = [shown], set()
     while waiting:
@@ -150,12 +153,6 @@ def _traceback(error: BaseException) -> str:
         each.stack = traceback.StackSummary.from_list(kept)
         waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
     return "".join(shown.format()).rstrip("\n")
-
-
-def _own(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
-        trace = trace.tb_next
-    return trace
 
 
 def _is_ours(filename: str) -> bool:

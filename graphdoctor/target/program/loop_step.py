@@ -392,10 +392,12 @@ def _target(
     ][: iterations * size]
     given = (*given, *held.setters)
     file = os.path.basename(step.location.file)
+    first, last = step.location.line, step.last_line
+    lines = f"line {first}" if first == last else f"lines {first} to {last}"
     return Target(
         name=step.name,
         file=step.location.file,
-        entry=f"{_lines(step)} of {file}, as the program ran them",
+        entry=f"{lines} of {file}, as the program ran them",
         mode=step.mode,
         step=_run_of(step, made, writes, held),
         fresh_inputs=in_turn(_batches(given, passes, size)),
@@ -445,11 +447,6 @@ def _batches(given: tuple[str, ...], passes: list[Inputs], size: int) -> list[In
         }
         batches.append(Inputs((), {"turn": Turn(turn), **values}))
     return batches
-
-
-def _lines(step: SeenStep) -> str:
-    first, last = step.location.line, step.last_line
-    return f"line {first}" if first == last else f"lines {first} to {last}"
 
 
 def _notes(step: LoopStep, given: tuple[str, ...]) -> tuple[str, ...]:

@@ -28,17 +28,12 @@ def clone_inputs(inputs: Inputs, *, kept: Collection[object] = ()) -> Inputs:
     Strides are kept, also 0 (expanded); tensors that share memory share it in the clone, in the
     same way. Leaves that are no tensors are passed on as they are.
     """
-    tensors = (tensor for tensor in tensor_leaves(inputs) if _memory_of(tensor) not in kept)
-    clones = _clone_tensors(tensors)
+    groups: dict[object, dict[int, torch.Tensor]] = {}  # by memory, then by `id`
+    for tensor in tensor_leaves(inputs):
+        if (memory := _memory_of(tensor)) not in kept:
+            groups.setdefault(memory, {})[id(tensor)] = tensor
+    clones = {key: clone for group in groups.values() for key, clone in _clone_group(group)}
     return map_inputs(lambda leaf: clones.get(id(leaf), leaf), inputs)
-
-
-def _clone_tensors(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Clones by the `id` of the original."""
-    groups: dict[object, dict[int, torch.Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault(_memory_of(tensor), {})[id(tensor)] = tensor
-    return {key: clone for group in groups.values() for key, clone in _clone_group(group)}
 
 
 def _memory_of(tensor: torch.Tensor) -> object:

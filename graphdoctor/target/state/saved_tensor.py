@@ -207,13 +207,9 @@ class SavedTensor:
                 if hooks is None:
                     now.clear()  # autograd may keep the dictionary, and call what it finds there
                 setattr(tensor, name, hooks)
-        self._restore_version()
-
-    def _restore_version(self) -> None:
         # A graph that was alive before the step must still accept its saved tensors afterwards.
-        if self._version is None or self._tensor._version == self._version:
-            return
-        _set_version(self._tensor, self._version)
+        if self._version is not None and tensor._version != self._version:
+            _set_version(tensor, self._version)
 
 
 def _set_version(tensor: torch.Tensor, version: int) -> None:
