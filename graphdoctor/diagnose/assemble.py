@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from graphdoctor import __version__
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.observe.meeting import RanksDiffer
 from graphdoctor.device.open import AnyDevice
-from graphdoctor.diagnose.assumptions import assumptions, cut_short
 from graphdoctor.diagnose.diagnose import excerpt_at
 from graphdoctor.diagnose.limits import doubts_of, limits_of
 from graphdoctor.diagnose.python_state import stopped_state
@@ -28,8 +28,11 @@ from graphdoctor.target import Target
 from graphdoctor.target.user_code import raised_at
 from graphdoctor.values.captures import CaptureOutcome, Region, outcome_of_whole_step
 from graphdoctor.values.errors import RaisesInCapture
-from graphdoctor.values.finding import Finding
+from graphdoctor.values.figures import shortened
+from graphdoctor.values.finding import Assumption, Finding
+from graphdoctor.values.host_events import AssumedValue, CutShort
 from graphdoctor.values.lanes import StepLanes
+from graphdoctor.values.locations import Location, with_place
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import SCHEMA_VERSION, Machine, Report, TargetInfo
 from graphdoctor.values.speed import Estimate, GraphMemory, Measurement
@@ -190,3 +193,30 @@ def _confirmed(results: Results) -> Iterator[Finding]:
             yield replace(finding, certainty="confirmed")
         else:
             yield finding
+
+
+def assumptions(recording: Recording) -> tuple[Assumption, ...]:
+    """What values were assumed, once for each place and value, in the order of the step."""
+    told = (
+        Assumption(event.value, event.name, event.location, _code(event.location))
+        for iteration in recording.captured
+        for event in iteration.events_of(AssumedValue)
+    )
+    return tuple(dict.fromkeys(told))
+
+
+def cut_short(recording: Recording) -> tuple[str, ...]:
+    """Where the step failed with what was assumed: nothing is known of what comes after."""
+    found = {
+        f"The step was followed only to where it fails with what was assumed"
+        f" ({with_place(event.error, event.location)}): what comes after that was not seen, and no"
+        " launch or time of it is counted."
+        for iteration in recording.captured
+        for event in iteration.events_of(CutShort)
+    }
+    return tuple(sorted(found))
+
+
+def _code(place: Location | None) -> str:
+    line = linecache.getline(place.file, place.line).strip() if place is not None else ""
+    return shortened(line)

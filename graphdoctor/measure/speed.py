@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +18,6 @@ from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.measure.endurance import blocks_for
 from graphdoctor.measure.profile import Profile, profile_step
-from graphdoctor.measure.skew import is_one_host, launch_skew
 from graphdoctor.measure.wall_clock import Blocks, measure
 from graphdoctor.partition import Plan
 from graphdoctor.proof.stage import Captured
@@ -30,7 +32,7 @@ from graphdoctor.values.figures import Range, time_text
 from graphdoctor.values.lanes import StepLanes
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.speed import Estimate, Measurement, Term
+from graphdoctor.values.speed import Estimate, LaunchSkew, Measurement, Skew, Term
 
 # A collective's kernel runs from when its own rank comes to it, and does nothing until the last one has: only what
 # follows is work. A graph is launched at once, so that in it no rank comes late.
@@ -292,3 +294,31 @@ def steps_to_profile(session: Session) -> int:
 
 def _folder(options: AnalyzeOptions, run: str) -> Path | None:
     return Path(options.trace_dir) / run if options.trace_dir is not None else None
+
+
+_P95 = 0.95
+
+
+def launch_skew(eager: Trace, captured: Trace, meeting: Meeting) -> LaunchSkew | None:
+    """All ranks have to ask. None where they have no clock in common, or saw different collectives."""
+    mine = [rank_lane(trace).start_ns.tolist() for trace in (eager, captured)]
+    ranks = meeting.answers(mine, list[list[int]])
+    if not is_one_host():
+        return None
+    found = [_skew([rank[run] for rank in ranks]) for run in range(2)]
+    if found[0] is None or found[1] is None:
+        return None
+    return LaunchSkew(found[0], found[1])
+
+
+def is_one_host() -> bool:
+    """Times of the profiler are those of a host's clock."""
+    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+
+
+def _skew(begun_ns: Sequence[Sequence[int]]) -> Skew | None:
+    """Of collectives in their order: how much later the last rank begins each than the first."""
+    if len({len(one) for one in begun_ns}) != 1 or not begun_ns[0]:
+        return None
+    apart_us = sorted((max(at) - min(at)) / 1e3 for at in zip(*begun_ns, strict=True))
+    return Skew(len(apart_us), median(apart_us), apart_us[int(_P95 * (len(apart_us) - 1))])

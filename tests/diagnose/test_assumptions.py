@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphdoctor.diagnose.assumptions import assumptions, cut_short
+from graphdoctor.diagnose.assemble import assumptions, cut_short
 from graphdoctor.values.finding import Assumption
 from graphdoctor.values.host_events import SYNCHRONIZE, AssumedValue, CutShort, HostEvent
 from graphdoctor.values.locations import Location

@@ -13,8 +13,7 @@ import pytest
 
 from graphdoctor.check.selection import selected, unused_comments
 from graphdoctor.cli import main
-from graphdoctor.diagnose.comments import comments_in
-from graphdoctor.diagnose.suppress import suppress
+from graphdoctor.diagnose.suppress import comments_in, suppress
 from graphdoctor.pipeline import analyze_target
 from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look

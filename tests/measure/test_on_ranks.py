@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from graphdoctor.device.observe.meeting import Meeting
-from graphdoctor.measure import skew as skew_module
-from graphdoctor.measure import wall_clock
-from graphdoctor.measure.skew import launch_skew
+from graphdoctor.measure import speed, wall_clock
+from graphdoctor.measure.speed import launch_skew
 from graphdoctor.measure.wall_clock import Blocks, measure
 
 
@@ -108,7 +107,7 @@ def test_launch_skew_is_how_much_later_the_last_rank_begins_where_they_share_a_c
         rank = meeting.ranks[get_ident()]
         return SimpleNamespace(start_ns=np.array(begun_ns[trace][rank]))
 
-    monkeypatch.setattr(skew_module, "rank_lane", rank_lane)
+    monkeypatch.setattr(speed, "rank_lane", rank_lane)
     found, other = on_ranks(meeting, lambda rank: launch_skew("eager", "graph", meeting), 2)  # type: ignore[arg-type]
     assert found == other
     if not is_told:
@@ -127,7 +126,7 @@ def test_ranks_whose_profilers_saw_different_collectives_have_no_skew(
     meeting = Threads(2)
     lanes = ([0, 1], [0])
     monkeypatch.setattr(
-        skew_module,
+        speed,
         "rank_lane",
         lambda trace: SimpleNamespace(start_ns=np.array(lanes[meeting.ranks[get_ident()]])),
     )

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from graphdoctor.record.later.line_trace import LineTrace
-from graphdoctor.record.later.sameness import Ran
-from graphdoctor.record.later.search import (
+from graphdoctor.record.later.bounded import LineTrace
+from graphdoctor.record.later.later_events import (
     FAR,
     OtherStep,
     constants,
@@ -17,6 +16,7 @@ from graphdoctor.record.later.search import (
     nearest_other_step,
     runs_of,
 )
+from graphdoctor.record.later.sameness import Ran
 from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.record.later.trends import Trend
 from graphdoctor.target.state.paths import StatePath

@@ -1,28 +1,32 @@
-"""Steps that differ later: branches in Python on state that each step changes."""
+"""Steps that differ later: branches in Python on state that each step changes.
+
+Code can read a counter through a variable, a table, a property or another function. So the search does not read
+the code: it sets the state to later values, as far as each step changes the state evenly, and runs the step.
+"""
 
 from __future__ import annotations
 
+import dis
 import linecache
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, closing
+from functools import cached_property, partial
+from itertools import islice, zip_longest
+from types import CodeType
+from typing import NamedTuple
 
 from graphdoctor.record.host.clocks import clocks_an_hour_ahead
 from graphdoctor.record.host.host_events import SeenOfHost
-from graphdoctor.record.host.python_state import HostState
-from graphdoctor.record.later.bounded import bounded
-from graphdoctor.record.later.line_trace import LineTrace
-from graphdoctor.record.later.sameness import are_alike, first_difference, ran
-from graphdoctor.record.later.search import (
-    OtherStep,
-    first_other_step,
-    is_as_usual,
-    nearest_other_step,
-)
+from graphdoctor.record.host.python_state import HostState, storages_of
+from graphdoctor.record.iteration import observe
+from graphdoctor.record.later.bounded import LineTrace, bounded
+from graphdoctor.record.later.sameness import Ran, are_alike, first_difference, ran
 from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.record.later.trends import Trend, advance, moment, numbers_in, trends
-from graphdoctor.record.later.trials import Trials
 from graphdoctor.record.session import Session
+from graphdoctor.target.state.snapshot import named_tensors
+from graphdoctor.target.user_code import raised_at
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.figures import count_text, names_text, shortened
 from graphdoctor.values.host_events import (
@@ -33,6 +37,7 @@ from graphdoctor.values.host_events import (
     LaterStepRaises,
     PythonEvent,
 )
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration
 
 _MOST_NAMES = 3
@@ -157,3 +162,215 @@ def _branch(
         location=place,
         difference=f"{code} {when}",
     )
+
+
+# Many whole numbers divide the first: 2 to 128, 3, 5, 10, 60, 100, 300. A step that cannot be so far on, since
+# it counts places of something for example, is tried at fewer.
+FAR = (9_600, 240, 12)
+_MOST_RUNS = 16
+_MOST_OPERATORS = 6_000  # in all of them
+_MOST_IN_A_ROW = 64
+_LINES_IN_A_ROW = 10_000
+_FEWER_IF_FORESEEN = 5
+_LOADS_NUMBER = dis.opmap.get("LOAD_SMALL_INT")
+
+
+class OtherStep(NamedTuple):
+    """The first later step that differs: `steps` after this one, or at some time before, if `is_far`.
+
+    `place` is its first operator that differs, before which `op_index` operators ran, and `branch` the line
+    after which it continues at another one.
+    """
+
+    steps: int
+    place: Location | None
+    is_far: bool
+    op_index: int = 0
+    branch: Location | None = None
+
+
+def nearest_other_step(
+    trials: Trials, trends: Sequence[Trend], lines: LineTrace, numbers: Sequence[int]
+) -> tuple[OtherStep | None, list[int]]:
+    """The nearest of some later steps that issues other operators, shapes or numbers; None: all are as usual.
+
+    `lines` are those of a usual step, `numbers` what its state may be compared with. The list has the
+    later steps that issue the same.
+    """
+    runs = min(_MOST_RUNS, _MOST_OPERATORS // max(1, len(trials.usual.ops)))
+    search = _Search(trials, trends, lines)
+    for far in FAR:
+        for steps in _far(trends, far):
+            search.look(steps, is_far=True)
+        if search.has_run:
+            break
+    names = {trend.path.own_name for trend in trends}
+    pairs = zip_longest(constants(lines.codes, names), numbers)
+    near = _near(trends, [each for pair in pairs for each in pair if each is not None])
+    for steps in sorted(near[:runs]):
+        search.look(steps, is_far=False)
+    is_found = search.found is not None and is_as_usual(trials, lines)
+    return search.found if is_found else None, search.same
+
+
+def runs_of(usual: Ran) -> int:
+    """How many more of a step are not too many."""
+    return _MOST_OPERATORS // (2 * max(1, len(usual.ops)))
+
+
+def first_other_step(trials: Trials, lines: LineTrace, *, is_foreseen: bool) -> OtherStep | None:
+    """The first of the next steps, which go on from each other, that is another one.
+
+    Where all that changes was set to where it will be, few steps are run.
+    """
+    most = runs_of(trials.usual) // (_FEWER_IF_FORESEEN if is_foreseen else 1)
+    many = min(_MOST_IN_A_ROW, most, _LINES_IN_A_ROW // max(1, lines.count))
+    with closing(trials.in_a_row()) as in_a_row:
+        found = first_other_of(islice(in_a_row, many), trials.usual, lines)
+    return found if found is not None and is_as_usual(trials, lines) else None
+
+
+def first_other_of(in_a_row: Iterator[Ran], usual: Ran, lines: LineTrace) -> OtherStep | None:
+    """The first of these steps that is another one."""
+    steps = 0
+    while True:
+        try:
+            with bounded(lines) as seen:
+                ran = next(in_a_row, None)
+                if ran is None:
+                    return None
+                other = first_difference(usual, ran)
+        except LeavesStep as left:
+            return OtherStep(steps, left.place, False, branch=lines.branch_to(seen) or left.place)
+        except GraphDoctorError as error:  # it fails then
+            place = raised_at(error)
+            return OtherStep(steps, place, False, branch=lines.branch_to(seen) or place)
+        if other is not None:
+            branch = lines.branch_to(seen)
+            return OtherStep(steps, other.location, False, other.index, branch)
+        steps += 1
+
+
+def is_as_usual(trials: Trials, lines: LineTrace) -> bool:
+    """Whether the step does the same from the same state: else it is another one each time, or writes each time."""
+    try:
+        with bounded(lines):
+            return first_difference(trials.usual, trials.moved(lambda: None)) is None
+    except LeavesStep:
+        return False
+
+
+class _Search:
+    """Runs the step with its state some steps later, and keeps the nearest where it is another one."""
+
+    def __init__(self, trials: Trials, trends: Sequence[Trend], lines: LineTrace) -> None:
+        self._trials, self._trends, self._lines = trials, trends, lines
+        self.found: OtherStep | None = None
+        self.same: list[int] = []
+        self.has_run = False  # in some later state; else the step failed in all of them
+
+    def look(self, steps: int, *, is_far: bool) -> None:
+        if self.found is not None and steps >= self.found.steps:
+            return
+        try:
+            with bounded(self._lines) as seen:
+                ran = self._trials.moved(lambda: advance(self._trends, steps))
+        except LeavesStep as left:
+            branch = self._lines.branch_to(seen) or left.place
+            self.found, self.has_run = OtherStep(steps, left.place, is_far, branch=branch), True
+            return
+        except GraphDoctorError:  # the state cannot be that
+            return
+        self.has_run = True
+        other = first_difference(self._trials.usual, ran)
+        if other is not None:
+            branch = self._lines.branch_to(seen)
+            self.found = OtherStep(steps, other.location, is_far, other.index, branch)
+        else:
+            self.same.append(steps)
+
+
+def constants(codes: Iterable[CodeType], names: Set[str]) -> list[int]:
+    """The whole numbers in code that ran, and in functions that it makes; first those of code that names the state."""
+    found: dict[int, None] = {}
+
+    def is_about_state(code: CodeType) -> bool:
+        texts = (const for const in code.co_consts if isinstance(const, str))
+        return not names.isdisjoint((*code.co_names, *code.co_freevars, *texts))
+
+    waiting = sorted(codes, key=is_about_state)  # taken from the end
+    while waiting:
+        code = waiting.pop()
+        for const in (*_in_instructions(code), *code.co_consts):
+            if isinstance(const, CodeType):
+                waiting.append(const)
+            for each in const if isinstance(const, (tuple, frozenset)) else (const,):
+                if type(each) in (int, float) and math.isfinite(each) and each == int(each):
+                    found.setdefault(int(each))
+    return list(found)
+
+
+def _in_instructions(code: CodeType) -> Iterator[int]:
+    """Numbers below 256 are no constants since Python 3.14."""
+    if _LOADS_NUMBER is not None:
+        instructions = zip(code.co_code[::2], code.co_code[1::2], strict=True)
+        yield from (number for loads, number in instructions if loads == _LOADS_NUMBER)
+
+
+def _far(trends: Sequence[Trend], far: int) -> list[int]:
+    """Steps after which what is counted is a number that many others divide, or one less, or at its end."""
+    found: dict[int, None] = {}
+    for trend in trends:
+        if trend.end is not None:
+            found.update(dict.fromkeys((trend.end // 2, trend.end)))
+        for steps in trend.until(far):
+            found.update(dict.fromkeys((steps - 1, steps)))
+    return [steps for steps in found if steps > 0][:4] or [far]
+
+
+def _near(trends: Sequence[Trend], numbers: Sequence[int]) -> list[int]:
+    """Steps before and after which what is counted is one of these numbers, in their order."""
+    found: dict[int, None] = {}
+    for each in numbers:
+        for steps in (steps for trend in trends for steps in trend.until(each)):
+            found.update(dict.fromkeys(one for one in (steps - 1, steps) if 0 < one <= FAR[0]))
+    return list(found)
+
+
+class Trials:
+    """Runs of a session's step that are compared with the recorded ones."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    @cached_property
+    def usual(self) -> Ran:
+        """The step from its start."""
+        return self.moved(lambda: None)
+
+    def moved(self, move: Callable[[], None]) -> Ran:
+        """The step from its start, after a change of its state; what it changes itself is not looked at."""
+        with self.session.from_the_start(capturing=True):
+            storages = self._storages_at_start
+            move()
+            return self._ran(storages)
+
+    def in_a_row(self) -> Generator[Ran, None, None]:
+        """One step after the other from the start, as long as the caller takes them."""
+        with self.session.from_the_start(capturing=True):
+            while True:
+                yield self._ran(self._storages())
+
+    @cached_property
+    def _storages_at_start(self) -> Mapping[str, int]:
+        return self._storages()
+
+    def _storages(self) -> Mapping[str, int]:
+        return storages_of(named_tensors(self.session.target.roots), self.session.device.table)
+
+    def _ran(self, storages: Mapping[str, int]) -> Ran:
+        # The first iteration once more, by its own number: nothing of it is recorded.
+        seen = observe(self.session, 0, run=1, storages=storages)
+        observer = seen.observer
+        events = [(one.op_index, type(one).__name__, one.name) for one in observer.events]
+        return ran(observer.ops, observer.externals.values(), events, seen.outputs)
