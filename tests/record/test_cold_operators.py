@@ -13,14 +13,14 @@ def test_an_operator_that_only_a_capture_runs_is_named() -> None:
 
     kernel = _opaque()
     report = graphdoctor.analyze(step, torch.randn(4), device="emulated", strategies=())
-    (found,) = (text for text in report.limits if "runs only while the step is captured" in text)
+    (found,) = (text for text in report.limits if "runs only during capture" in text)
     assert found.startswith("coldtest.opaque")
 
 
 def test_one_that_eager_runs_too_is_not() -> None:
     kernel = _opaque()
     report = graphdoctor.analyze(kernel, torch.randn(4), device="emulated", strategies=())
-    assert not any("runs only while" in text for text in report.limits)
+    assert not any("runs only during capture" in text for text in report.limits)
 
 
 _LIBRARY: list[torch.library.Library] = []
