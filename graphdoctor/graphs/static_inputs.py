@@ -8,7 +8,7 @@ import torch
 
 from graphdoctor.graphs.graphed_callable import copy_into
 from graphdoctor.target.state.clone import is_overlapping
-from graphdoctor.target.state.tree import Leaves, input_leaves
+from graphdoctor.target.state.tree import input_leaves
 from graphdoctor.target.target import Inputs
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.figures import shortened
@@ -51,17 +51,13 @@ def check_inputs(static: Inputs, fresh: Inputs) -> None:
 
 def _checked_pairs(static: Inputs, fresh: Inputs) -> list[tuple[torch.Tensor, torch.Tensor] | None]:
     old, new = input_leaves(static), input_leaves(fresh)
-    _check_structure(old, new)
-    return [_checked_pair(path, old[path], new[path]) for path in old]
-
-
-def _check_structure(old: Leaves, new: Leaves) -> None:
     missing = [path for path in old if path not in new]
     added = [path for path in new if path not in old]
     if missing:
         raise InputMismatch(f"The graph was captured with {missing[0]}, which these inputs lack.")
     if added:
         raise InputMismatch(f"The graph was captured without {added[0]}, which these inputs have.")
+    return [_checked_pair(path, old[path], new[path]) for path in old]
 
 
 def _checked_pair(path: str, old: object, new: object) -> tuple[torch.Tensor, torch.Tensor] | None:

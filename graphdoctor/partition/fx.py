@@ -13,7 +13,7 @@ from torch import fx
 
 from graphdoctor.partition.dependencies import Value, value_of
 from graphdoctor.partition.fx_operators import bound, operator_named, restored, result_paths
-from graphdoctor.values.recording import Arg, External, Iteration, Op, Opaque, TensorUse
+from graphdoctor.values.recording import Arg, Iteration, Op, Opaque, TensorUse
 
 _MARKS = "profiler."  # names of spans for a profiler: they compute nothing and hold live handles
 
@@ -141,7 +141,11 @@ class _Builder:
     def _derived(self, use: TensorUse) -> fx.Node:
         """A view that no recorded operator made, from whatever is known of its memory."""
         if use.storage not in self._seen:  # the operator that made it returned it in an odd place
-            return self._late_placeholder(use)
+            first = next(node for node in self.graph.nodes if node.op != "placeholder")
+            with self.graph.inserting_before(first):
+                node = self._placeholder(use)
+            self._reflects[node] = None
+            return node
         seen, base = self._seen[use.storage]
         place = (use.shape, use.stride, use.offset)
         if seen.dtype == use.dtype:
@@ -153,20 +157,8 @@ class _Builder:
         self._reflects[node] = self._reflects[base]
         return node
 
-    def _late_placeholder(self, use: TensorUse) -> fx.Node:
-        first = next(node for node in self.graph.nodes if node.op != "placeholder")
-        with self.graph.inserting_before(first):
-            node = self._placeholder(use)
-        self._reflects[node] = None
-        return node
-
     def _placeholder(self, use: TensorUse) -> fx.Node:
         external = self._externals.get(use.storage)
-        node = self.graph.placeholder(self._argument_name(use, external))
-        node.meta.update(value=use, external=external)
-        return node
-
-    def _argument_name(self, use: TensorUse, external: External | None) -> str:
         source = external.name if external else self._makers.get(use.storage, "value")
         plain = re.sub(r"\W+", "_", source).strip("_") or "value"
         plain = f"_{plain}" if plain[0].isdigit() or keyword.iskeyword(plain) else plain
@@ -174,7 +166,9 @@ class _Builder:
         while name in self._names:
             name, suffix = f"{plain}_{suffix}", suffix + 1
         self._names.add(name)
-        return name
+        node = self.graph.placeholder(name)
+        node.meta.update(value=use, external=external)
+        return node
 
     def _argument(self, arg: Arg) -> Any:
         if isinstance(arg, TensorUse):

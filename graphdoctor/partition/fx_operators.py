@@ -28,19 +28,16 @@ def operator_named(name: str) -> Callable[..., Any]:
             getattr(getattr(torch.ops, namespace), packet), overload or "default"
         )
     except (AttributeError, RuntimeError):
-        return _named(name, _missing(name))
+
+        def missing(*args: object, **kwargs: object) -> object:
+            raise CannotDoItHere(
+                f"The graph calls the operator {name}, which is not registered in this process; "
+                "import the library that defines it first."
+            )
+
+        return _named(name, missing)
     # The code of a torch.fx graph spells the overload out, and "from" cannot be spelt.
     return _named(name, found) if keyword.iskeyword(overload) else found
-
-
-def _missing(name: str) -> Callable[..., Any]:
-    def missing(*args: object, **kwargs: object) -> object:
-        raise CannotDoItHere(
-            f"The graph calls the operator {name}, which is not registered in this process; "
-            "import the library that defines it first."
-        )
-
-    return missing
 
 
 def _named(name: str, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -43,7 +43,11 @@ def record(
             *with_later_steps(seen_of_host(session, captured), session, captured),
             *_replaced(session.target.rebound, captured),
         ),
-        optimizers=tuple(_optimizers(session)),
+        optimizers=tuple(
+            _optimizer(path, root)
+            for path, root in session.target.roots.items()
+            if isinstance(root, torch.optim.Optimizer)
+        ),
         limits=(
             *session.start.limits,
             *_unseen(captured),
@@ -152,14 +156,6 @@ def record_series(
             iterations.append(msgspec.structs.replace(made, externals=externals))
             before = after
     return tuple(iterations)
-
-
-def _optimizers(session: Session) -> list[OptimizerInfo]:
-    found = []
-    for path, root in session.target.roots.items():
-        if isinstance(root, torch.optim.Optimizer):
-            found.append(_optimizer(path, root))
-    return found
 
 
 def _optimizer(path: str, optimizer: torch.optim.Optimizer) -> OptimizerInfo:

@@ -131,7 +131,11 @@ class Shapes:
         """A tensor of this shape; a single number, and what comes to the host, gets a value."""
         numel = meta.numel()
         is_read = numel == 1 or (not call.on_cuda and numel <= MOST_ELEMENTS)
-        tensor = _untouched(meta)
+        if meta.layout is not torch.strided:
+            raise EmulationLimit(f"A tensor of layout {meta.layout} cannot be made without values.")
+        tensor = _without_filling(
+            lambda: torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype, device="cpu")
+        )
         if is_read:
             tensor.fill_(scalar_assumed(call.facts.base_name))
         self._table.info(tensor).values = Values.ASSUMED if is_read else Values.NONE
@@ -142,14 +146,6 @@ def untouched_like(tensor: torch.Tensor, memory: torch.UntypedStorage) -> torch.
     """A tensor of the CPU with this one's shape, on `memory`."""
     made = torch.empty(0, dtype=tensor.dtype)
     return made.set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
-
-
-def _untouched(meta: torch.Tensor) -> torch.Tensor:
-    if meta.layout is not torch.strided:
-        raise EmulationLimit(f"A tensor of layout {meta.layout} cannot be made without values.")
-    return _without_filling(
-        lambda: torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype, device="cpu")
-    )
 
 
 def _without_filling(make: Callable[[], torch.Tensor]) -> torch.Tensor:

@@ -384,21 +384,17 @@ class Tape:
             for index, entry in enumerate(self.entries):
                 self.host_draws.again(index)
                 torch._C._set_grad_enabled(entry.grad_enabled)
-                self._run(index, entry, results)
+                result = run_operator(entry.call(results))
+                for made in self._wanted.get(index, ()):
+                    results[made.key] = made.of(result)
+                for position, tensor in entry.fills:
+                    new = result if position is None else result[position]
+                    if new is not tensor:
+                        _fill(tensor, new)
                 for done in self._done.get(index, ()):
                     del results[done.key]
             finish_transfers()
             self.host_draws.again(len(self.entries))
-
-    def _run(self, index: int, entry: TapeEntry, results: Results) -> None:
-        """Run one operator, and put what it makes where it is wanted."""
-        result = run_operator(entry.call(results))
-        for made in self._wanted.get(index, ()):
-            results[made.key] = made.of(result)
-        for position, tensor in entry.fills:
-            new = result if position is None else result[position]
-            if new is not tensor:
-                _fill(tensor, new)
 
     def references(self) -> Counter[int]:
         """How many tensors of the tape lie on each memory, by the storage's address."""

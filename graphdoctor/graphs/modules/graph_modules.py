@@ -69,7 +69,14 @@ def graph_modules(
             except _LeftOut as left:
                 reasons[path] = str(left)
         left_out.update({path: reason for path, reason in reasons.items() if reason})
-        waiting = _children(waiting, reasons, choices)
+        # Next are the modules inside those that were left out, except for what never ran.
+        waiting = {
+            inner: child
+            for path, module in waiting.items()
+            if reasons.get(path)
+            for name, child in module.named_children()
+            if choices.is_worth(inner := f"{path}.{name}" if path else name)
+        }
     return GraphedModules(made, left_out, {path: note for path, note in notes.items() if note})
 
 
@@ -81,19 +88,6 @@ def _not_met(modules: Mapping[str, torch.nn.Module], met: set[int]) -> dict[str,
             met.add(id(module))
             found[path] = module
     return found
-
-
-def _children(
-    modules: Mapping[str, torch.nn.Module], reasons: Mapping[str, str], choices: Choices
-) -> dict[str, torch.nn.Module]:
-    """The next modules to try, inside those that were left out, except for what never ran."""
-    return {
-        inner: child
-        for path, module in modules.items()
-        if reasons.get(path)
-        for name, child in module.named_children()
-        if choices.is_worth(inner := f"{path}.{name}" if path else name)
-    }
 
 
 @dataclass(frozen=True, slots=True)

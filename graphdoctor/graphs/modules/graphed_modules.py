@@ -50,7 +50,12 @@ class GraphedModule:
             return self._fall_back(str(reason), args, kwargs)
         graphs = self._graphs.get(signature)
         if graphs is None:
-            return self._fall_back(self._mismatch(signature, Inputs(args, kwargs)), args, kwargs)
+            reasons = [  # of all captured calls; the shortest is that of the nearest
+                signature.mode.difference(captured.mode)
+                or mismatch(inputs, Inputs(args, kwargs), grad=signature.mode.grad)
+                for captured, inputs in self._inputs.items()
+            ]
+            return self._fall_back(min(reasons, default=_RELEASED, key=len), args, kwargs)
         if why := self._change(grad=signature.mode.grad):
             return self._fall_back(why, args, kwargs)
         for graph in graphs:
@@ -67,15 +72,6 @@ class GraphedModule:
         if self._guard.is_same() and (not grad or self._guard.gradients_are_same()):
             return ""
         return self._guard.difference(grad=grad)
-
-    def _mismatch(self, signature: Signature, given: Inputs) -> str:
-        """How the call differs from the captured one that is nearest."""
-        reasons = [
-            signature.mode.difference(captured.mode)
-            or mismatch(inputs, given, grad=signature.mode.grad)
-            for captured, inputs in self._inputs.items()
-        ]
-        return min(reasons, default=_RELEASED, key=len)
 
     def _fall_back(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.fallbacks[why] += 1

@@ -125,7 +125,12 @@ class Studies:
                 try:
                     step.saved.start.restore()
                     step.outcome = self._diagnose(target)
-                    _check_complete(step)
+                    if step.is_incomplete:  # nothing true can be said of it
+                        step.outcome = None
+                        raise NotRebuilt(
+                            "Run again by themselves, these lines did not step the optimizer, so they are not the whole"
+                            " step: mark it with `with graphdoctor.step():`."
+                        )
                 finally:
                     now.restore()
         except NotRebuilt as reason:
@@ -144,16 +149,6 @@ class Studies:
             outer.restore()
             step.saved = None
             self.is_busy = False
-
-
-def _check_complete(step: SeenStep) -> None:
-    """Raises NotRebuilt where nothing true can be said: the lines did something else by themselves."""
-    if step.is_incomplete:
-        step.outcome = None
-        raise NotRebuilt(
-            "Run again by themselves, these lines did not step the optimizer, so they are not the whole"
-            " step: mark it with `with graphdoctor.step():`."
-        )
 
 
 @contextmanager

@@ -209,15 +209,11 @@ class SavedTensor:
                 setattr(tensor, name, hooks)
         # A graph that was alive before the step must still accept its saved tensors afterwards.
         if self._version is not None and tensor._version != self._version:
-            _set_version(tensor, self._version)
-
-
-def _set_version(tensor: torch.Tensor, version: int) -> None:
-    setter: Any = torch._C._autograd._unsafe_set_version_counter
-    if _SETS_SEVERAL:
-        setter((tensor,), (version,))
-    else:
-        setter(tensor, version)
+            setter: Any = torch._C._autograd._unsafe_set_version_counter
+            if _SETS_SEVERAL:
+                setter((tensor,), (self._version,))
+            else:
+                setter(tensor, self._version)
 
 
 def _sets_several() -> bool:
