@@ -30,8 +30,7 @@ from typing import Any
 
 import torch
 
-from graphdoctor.measure.watch.gate import Gate
-from graphdoctor.measure.watch.profiler import Profiler, prepare_environment
+from graphdoctor.measure.watch.profiler import Gate, Profiler, prepare_environment
 from graphdoctor.measure.watch.sampling import SHARE
 from graphdoctor.measure.watch.watcher import GraphCounts, Watcher
 from graphdoctor.reporters import watch_page

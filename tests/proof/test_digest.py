@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.proof import digest as module
-from graphdoctor.proof.digest import digest
+from graphdoctor.proof.eager_runs import digest
 from graphdoctor.target.state.snapshot import snapshot
 
 

@@ -5,8 +5,7 @@ addresses and layouts of tensors. `Modes` watches torch's modes. Both name what 
 else is frozen at capture.
 """
 
-from graphdoctor.graphs.guards.guard import Guard
-from graphdoctor.graphs.guards.hooks import all_hooks, has_global_hooks
+from graphdoctor.graphs.guards.guard import Guard, all_hooks, has_global_hooks
 from graphdoctor.graphs.guards.modes import Modes
 
 __all__ = ["Guard", "Modes", "all_hooks", "has_global_hooks"]

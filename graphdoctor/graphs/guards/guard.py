@@ -20,9 +20,9 @@ from types import CellType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.modules import module as torch_module
 
 from graphdoctor.graphs.calls.signature import is_constant
-from graphdoctor.graphs.guards.hooks import HOOKS, all_hooks
 from graphdoctor.graphs.tensor_layouts import TensorLayouts, are_at
 from graphdoctor.target.state.attributes import attributes, has_walkable_state, slots_of
 from graphdoctor.target.state.dict_versions import DictVersions
@@ -446,3 +446,22 @@ class _SameItems:
 def is_on_cpu(tensor: torch.Tensor) -> bool:
     """Whether a CPU tensor's values may be numbers in a graph: the graph itself copies from pinned memory."""
     return tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_pinned()
+
+
+# Those that run before or after a forward come first.
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+OF_ALL_MODULES: list[dict[Any, Any]] = [
+    getattr(torch_module, f"_global{name}")
+    for name in HOOKS
+    if hasattr(torch_module, f"_global{name}")
+]
+
+
+def all_hooks(module: torch.nn.Module) -> list[dict[Any, Any]]:
+    """The dictionaries of a module's own hooks; torch keeps the same ones for the module's whole life."""
+    return [getattr(module, name) for name in HOOKS if hasattr(module, name)]
+
+
+def has_global_hooks() -> bool:
+    """Whether hooks are registered that run for every module."""
+    return any(OF_ALL_MODULES)

@@ -12,7 +12,7 @@ import torch
 from torch.autograd import forward_ad
 
 from graphdoctor.device.emulated import entered
-from graphdoctor.graphs.guards.hooks import OF_ALL_MODULES
+from graphdoctor.graphs.guards.guard import OF_ALL_MODULES
 from graphdoctor.target.state.switches import ATTENTION, EVERY, SWITCHES
 from graphdoctor.values.recording import Recording
 

@@ -13,8 +13,13 @@ from torch.utils._pytree import tree_map_only
 from graphdoctor.graphs.calls import Unwatchable, distinct, mismatch
 from graphdoctor.graphs.guards import Guard, Modes
 from graphdoctor.graphs.modules.call_graphs import Graph
-from graphdoctor.graphs.modules.observe import Signature, signature_of
-from graphdoctor.graphs.modules.swap import put_forward, swapped_forward, take_back
+from graphdoctor.graphs.modules.observe import (
+    Signature,
+    put_forward,
+    signature_of,
+    swapped_forward,
+    take_back,
+)
 from graphdoctor.target.target import Inputs
 
 _BUSY = "an earlier call still waits for its backward pass"

@@ -15,7 +15,6 @@ from graphdoctor.graphs.calls.outputs import kind_of, tensors_in
 from graphdoctor.graphs.calls.signature import is_faithful
 from graphdoctor.graphs.compare import has_same_bits
 from graphdoctor.graphs.guards import Modes
-from graphdoctor.graphs.modules.swap import swapped_forward
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import named_state, named_tensors
 from graphdoctor.target.target import Inputs
@@ -266,3 +265,31 @@ def _gradient_came(call: Observed, came: set[int], index: int, gradient: torch.T
         call.reason = call.reason or "its gradients are differentiated again"
     came.add(index)
     call.given = (call.given or set()) | {index}
+
+
+_ABSENT = object()
+
+
+def put_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> object:
+    """Let calls of the module use `forward`; gives what `take_back` needs."""
+    before = module.__dict__.get("forward", _ABSENT)
+    module.__dict__["forward"] = forward
+    return before
+
+
+def take_back(module: torch.nn.Module, before: object) -> None:
+    """Put back what was there before `put_forward`: most often nothing, but the class's method."""
+    if before is _ABSENT:
+        module.__dict__.pop("forward", None)
+    else:
+        module.__dict__["forward"] = before
+
+
+@contextmanager
+def swapped_forward(module: torch.nn.Module, replacement: Callable[..., Any]) -> Iterator[None]:
+    """Within the block, calls go to `replacement`, which gets the original forward first."""
+    before = put_forward(module, partial(replacement, module.forward))
+    try:
+        yield
+    finally:
+        take_back(module, before)

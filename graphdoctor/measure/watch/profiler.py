@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 import torch.autograd.profiler as torch_profiler
 
-from graphdoctor.measure.watch.gate import Gate
-from graphdoctor.measure.watch.replaced import replaced
 from graphdoctor.measure.watch.sampling import Seen
 
 WINDOW_S = 0.02
@@ -127,3 +125,63 @@ class Profiler:
     def _open(self) -> None:
         self._calls["_prepare_profiler"](self._config, self._activities)
         self._calls["_enable_profiler"](self._config, self._activities)
+
+
+class Gate:
+    """Either the program holds it, as often as it likes, or one window is open.
+
+    Who holds it while a window is open waits until that is closed, which happens at once.
+    """
+
+    def __init__(self) -> None:
+        self._window = threading.Lock()
+        self._count = threading.Lock()
+        self._holders: dict[object, str] = {}
+        self._asked = threading.Event()
+
+    @property
+    def held_for(self) -> str:
+        """What the program does that no window may see; "" where it does nothing of the kind."""
+        return next(iter(list(self._holders.values())), "")
+
+    def hold(self, key: object, doing: str) -> None:
+        """Close the open window, and let no other open."""
+        with self._count:
+            self._holders[key] = doing
+        self._asked.set()
+        with self._window:
+            pass
+
+    def release(self, key: object) -> None:
+        """Windows may open again, as far as this holder is concerned."""
+        with self._count:
+            self._holders.pop(key, None)
+
+    @contextmanager
+    def window(self) -> Iterator[bool]:
+        """Whether a window may open now; it is open for the block."""
+        with self._window:
+            self._asked.clear()
+            yield not self._holders
+
+    def wait(self, seconds: float) -> None:
+        """In an open window: until that time is over, or the program wants the gate."""
+        self._asked.wait(seconds)
+
+
+@contextmanager
+def replaced(owner: Any, ours: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """In the block, these stand in the place of the owner's."""
+    was = {name: vars(owner).get(name) for name in ours}
+    for name, method in ours.items():
+        setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        for name, method in ours.items():
+            if vars(owner).get(name) is not method:
+                continue  # the program has put its own over it, which calls ours
+            if was[name] is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, was[name])

@@ -20,9 +20,7 @@ import torch
 import graphdoctor
 from graphdoctor.device.processes.launched import rank_and_count
 from graphdoctor.measure.watch.compiled import CompileCounts, Growing, ModelCounts
-from graphdoctor.measure.watch.gate import Gate
-from graphdoctor.measure.watch.profiler import Profiler, prepare_environment
-from graphdoctor.measure.watch.replaced import replaced
+from graphdoctor.measure.watch.profiler import Gate, Profiler, prepare_environment, replaced
 from graphdoctor.measure.watch.sampling import DutyCycle, Windows
 from graphdoctor.target.frames import locate
 from graphdoctor.target.program.launch import Program, run_program

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from graphdoctor.record.host.lines import Seen, Watch
-from graphdoctor.record.host.observer import HostObserver
+from graphdoctor.record.host.observer import HostObserver, Seen, Watch
 from graphdoctor.record.host.python_state import StateWatch, lasting_changes, state_watches
 from graphdoctor.record.host.running import Running
 from graphdoctor.record.session import Session

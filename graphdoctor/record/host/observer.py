@@ -1,20 +1,21 @@
-"""A run of the step, watched on the host only -> the random draws and clock readings in it."""
+"""Watch a run of the step on the host: random draws, clocks, items taken, and state that changes."""
 
 from __future__ import annotations
 
+import datetime
 import random
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from contextlib import contextmanager
+from functools import cache, partial
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from graphdoctor.device.observe.operators import Call, Observer
-from graphdoctor.record.host.clocks import CLOCKS
-from graphdoctor.record.host.lines import Watch, WatchedLines
 from graphdoctor.record.host.outside import FILES_OF_QUERIES, QueryObserver
 from graphdoctor.record.host.running import FILES_OF_QUEUES, TAKEN_FROM, Running
 from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
@@ -28,6 +29,18 @@ from graphdoctor.values.host_events import (
     WorkForThread,
 )
 
+_SECONDS = (
+    "time", "perf_counter", "monotonic", "process_time", "thread_time",
+)  # fmt: skip
+CLOCKS: dict[Any, str] = {
+    getattr(time, f"{name}{unit}"): f"time.{name}{unit}()"
+    for name in _SECONDS
+    for unit in ("", "_ns")
+    if hasattr(time, f"{name}{unit}")
+} | {
+    datetime.datetime.now: "datetime.now()",
+    datetime.datetime.utcnow: "datetime.utcnow()",
+}
 _RANDOM_MODULE = random.__file__
 THREADS = {
     threading.Thread.start.__code__: "threading.Thread",
@@ -175,3 +188,78 @@ def _is_asked_by_torch(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+class Seen(NamedTuple):
+    """What a watch has to tell."""
+
+    kind: type[PythonEvent]
+    name: str
+
+
+class Watch(Protocol):
+    """Something to compare after each line of the user's."""
+
+    def after_line(self, *, is_users: bool) -> Iterator[Seen]:
+        """What has changed since it was last asked; not `is_users`: while no line of the user's ran."""
+        ...
+
+
+class WatchedLines:
+    """Asks its watches at each line of the user's, in the calling thread.
+
+    Compiled methods, such as NumPy's and those of lists, are seen by no profile function: what shows
+    what they did is the state that they leave behind.
+    """
+
+    def __init__(self, watches: Sequence[Watch], found: Callable[..., None]) -> None:
+        self._watches = watches
+        self._found = found  # called with the kind, the name and the place
+        self._last = Place(None, (), False)
+        self._before: Any = None
+
+    def __enter__(self) -> WatchedLines:
+        self._before = sys.gettrace()
+        if self._watches:
+            sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._watches:
+            sys.settrace(self._before)
+            self._check()
+
+    def _call(self, frame: FrameType, event: str, arg: object) -> Any:
+        return None if is_machinery(frame.f_code.co_filename) else self._line
+
+    def _line(self, frame: FrameType, event: str, arg: object) -> Any:
+        self._check()
+        if event == "line":
+            self._last = locate_from(frame)
+        elif event == "return":
+            self._last = locate_from(frame.f_back)
+        return self._line
+
+    def _check(self) -> None:
+        place = self._last
+        for watch in self._watches:
+            for seen in watch.after_line(is_users=place.location is not None):
+                self._found(seen.kind, seen.name, place)
+
+
+@contextmanager
+def clocks_an_hour_ahead() -> Iterator[None]:
+    """Let functions of the module `time` return a time an hour later in this block."""
+    space, originals = vars(time), {}
+    for name in ("time", "monotonic", "perf_counter"):
+        for unit, factor in (("", 1.0), ("_ns", 1e9)):
+            originals[name + unit] = clock = space[name + unit]
+            space[name + unit] = partial(_later, clock, type(clock())(3600 * factor))
+    try:
+        yield
+    finally:
+        space.update(originals)
+
+
+def _later(clock: Callable[[], Any], ahead: Any) -> Any:
+    return clock() + ahead

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from graphdoctor.device.observe.storages import StorageTable
-from graphdoctor.record.host.lines import Seen
+from graphdoctor.record.host.observer import Seen
 from graphdoctor.target.state.globals import process_values
 from graphdoctor.target.state.readers import Reader, readers_of
 from graphdoctor.target.state.snapshot import named_state

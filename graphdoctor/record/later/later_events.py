@@ -16,8 +16,8 @@ from itertools import islice, zip_longest
 from types import CodeType
 from typing import NamedTuple
 
-from graphdoctor.record.host.clocks import clocks_an_hour_ahead
 from graphdoctor.record.host.host_events import SeenOfHost
+from graphdoctor.record.host.observer import clocks_an_hour_ahead
 from graphdoctor.record.host.python_state import HostState, storages_of
 from graphdoctor.record.iteration import observe
 from graphdoctor.record.later.bounded import LineTrace, bounded

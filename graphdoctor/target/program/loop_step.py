@@ -117,12 +117,7 @@ def held_batches(
         if batches:
             for each in variables:
                 each[name] = objects[0]
-            for place in batches:
-                values = [_cloned(place.value(each)) for each in objects]
-                found.add(f"{name}.{place.name}", place.setter(objects[0]), values)
-            for place in numbers:
-                for writes, each in zip(found.writes, objects, strict=True):
-                    writes.append(functools.partial(place.setter(objects[0]), place.value(each)))
+            _add(found, name, objects, batches, numbers)
     return found, variables
 
 
@@ -133,6 +128,17 @@ def _is_in(place: Place, objects: Sequence[object]) -> bool:
     except LookupError:
         return False
     return len(kinds) == 1
+
+
+def _add(
+    found: HeldBatches, name: str, objects: list[Any], batches: list[Place], numbers: list[Place]
+) -> None:
+    for place in batches:
+        values = [_cloned(place.value(each)) for each in objects]
+        found.add(f"{name}.{place.name}", place.setter(objects[0]), values)
+    for place in numbers:
+        for writes, each in zip(found.writes, objects, strict=True):
+            writes.append(functools.partial(place.setter(objects[0]), place.value(each)))
 
 
 def _cloned(value: object) -> object:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.measure.watch.gate import Gate
+from graphdoctor.measure.watch.profiler import Gate
 from graphdoctor.measure.watch.watcher import GraphCounts
 
 

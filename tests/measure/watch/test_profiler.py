@@ -10,8 +10,7 @@ import pytest
 import torch
 import torch.autograd.profiler as torch_profiler
 
-from graphdoctor.measure.watch.gate import Gate
-from graphdoctor.measure.watch.profiler import Profiler, prepare_environment
+from graphdoctor.measure.watch.profiler import Gate, Profiler, prepare_environment
 from graphdoctor.measure.watch.sampling import Windows
 
 FOR_EVER_S = 3600.0
