@@ -57,7 +57,7 @@ class CpuOperator(RecordingRule):
                 continue  # a GPU refuses the operator in eager already
             if (steering.iteration, op.index) not in seen:
                 seen.add((steering.iteration, op.index))
-                fix = for_cpu_value(op, steering.at, effects.get(steering.at.location))
+                fix = for_cpu_value(steering.at, effects.get(steering.at.location))
                 edits = () if fix else with_device(op.location, op.base_name)
                 yield at_op(steering.iteration, op, _message(steering), fix=fix, edits=edits)
         for write in frozen_writes(recording):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.optimizers import OUTSIDE, rates_change, reads_a_rate, scheduled
-from graphdoctor.rules.causes.source import stored_by_key
+from graphdoctor.rules.causes.source import stored_rate
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.rules.scalars_differ import scalar_hits, unexplained_scalars
 from graphdoctor.values.figures import shortened
@@ -107,9 +107,7 @@ def _fix(recording: Recording, op: Op | None) -> str:
     fix = f"{FrozenLearningRate.fix} {OUTSIDE}" if True in kinds else FrozenLearningRate.fix
     frames = (op.location, *op.stack) if op is not None else ()
     stored = (
-        stored_by_key(frame, "lr")
-        for frame in frames
-        if frame is not None and not is_library(frame.file)
+        stored_rate(frame) for frame in frames if frame is not None and not is_library(frame.file)
     )
     statement = next((each for each in stored if each is not None), None)
     if statement is None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphdoctor.graphs.footprint import Footprint
-from graphdoctor.proof import digest as module
+from graphdoctor.proof import eager_runs as module
 from graphdoctor.proof.eager_runs import digest
 from graphdoctor.target.state.snapshot import snapshot
 

@@ -82,7 +82,8 @@ def _refusal_of_copy(call: Call, table: StorageTable) -> str | None:
         non_blocking = call.kwargs.get("non_blocking")
         pinned = table.is_pinned(source) if to_cuda else non_blocking
     else:
-        non_blocking = argument_of(call, 2, "non_blocking")
+        by_name = call.kwargs.get("non_blocking")
+        non_blocking = call.args[2] if len(call.args) > 2 else by_name
         pinned = table.is_pinned(source if to_cuda else call.args[0])
     if not pinned and refuses_pageable_copies():
         return f"{_PAGEABLE} ({call.facts.name})"
@@ -90,18 +91,6 @@ def _refusal_of_copy(call: Call, table: StorageTable) -> str | None:
         return None
     way = "host to device" if to_cuda else "device to host"
     return _because(call, f"a blocking copy from {way}")
-
-
-def argument_of(call: Call, place: int, name: str) -> Any:
-    """An argument by its place, or by its name; None where it is not given."""
-    return call.args[place] if len(call.args) > place else call.kwargs.get(name)
-
-
-def refusal_of_event(event: HostEvent) -> str | None:
-    """The error of a capture for what the host called; None if a capture allows it."""
-    if event.is_refused:
-        return f"{CAPTURING} ({event.name})"
-    return event.refusal or None if isinstance(event, MayBeRefused) else None
 
 
 def _because(call: Call, reason: str) -> str:
@@ -258,9 +247,10 @@ class EmulatedGraph:
         """Another thread is forbidden the same in "global" mode only."""
         if self._mode != "global" and threading.get_ident() != self._thread:
             return
-        reason = refusal_of_event(event)
-        if reason is not None:
-            self._refuse(reason)
+        if event.is_refused:
+            self._refuse(f"{CAPTURING} ({event.name})")
+        elif isinstance(event, MayBeRefused) and event.refusal:
+            self._refuse(event.refusal)
 
     def _refusal_of_generator(self, call: Call) -> str | None:
         """A generator of one's own is captured only after it was registered with the graph."""

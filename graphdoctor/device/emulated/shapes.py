@@ -137,7 +137,7 @@ class Shapes:
             lambda: torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype, device="cpu")
         )
         if is_read:
-            tensor.fill_(scalar_assumed(call.facts.base_name))
+            tensor.fill_(int(call.facts.base_name in _HOLDS))
         self._table.info(tensor).values = Values.ASSUMED if is_read else Values.NONE
         return tensor
 
@@ -254,11 +254,6 @@ READS = frozenset(
 )  # fmt: skip
 
 Assumption = tuple[Any, str]  # the result, and what it is assumed to be; "": nothing
-
-
-def scalar_assumed(base_name: str) -> int:
-    """The number that a single result of this operator is assumed to be."""
-    return int(base_name in _HOLDS)
 
 
 def needs_value(result: Any) -> str:

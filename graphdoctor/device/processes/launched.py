@@ -24,11 +24,6 @@ def rank_and_count() -> tuple[int, int]:
     return (rank, count) if 0 <= rank < count else (0, 1)
 
 
-def is_started_here() -> bool:
-    """Whether graphdoctor itself started this process as one of several ranks."""
-    return STARTED_HERE in os.environ
-
-
 def take_own_gpu() -> None:
     """The GPU of this process's number, as scripts take it, where each process of this machine has one."""
     import torch
@@ -46,7 +41,7 @@ def store_of_group(ordinal: int) -> tuple[Any, int, int] | None:
     processes that ended: both hold each group's keys apart here.
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if is_started_here():
+    if STARTED_HERE in os.environ:  # by graphdoctor, as one of several ranks
         store = _store(("127.0.0.1", int(os.environ[STARTED_HERE])), is_master=False)
     elif attempt != "0" and _has_agent_store():
         store = _store(_address(), is_master=False)

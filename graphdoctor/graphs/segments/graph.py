@@ -90,11 +90,6 @@ class Lent:
         return any(_users(key) > own for key, own in self._own.items())
 
 
-def can_lend() -> bool:
-    """Whether this torch tells how many hold a storage."""
-    return hasattr(torch._C, "_storage_Use_Count")
-
-
 def _users(key: int) -> int:
     count: Any = torch._C._storage_Use_Count(key)
     return int(count)
@@ -363,7 +358,8 @@ class SegmentedGraph:
         self.plan: GraphPlan = parts.plan
         self._eager = graph_module
         self._shared = shared
-        self._owned = told.owned if can_lend() else None
+        # None where this torch does not say how many hold a storage.
+        self._owned = told.owned if hasattr(torch._C, "_storage_Use_Count") else None
         self._static = told.static
         self._whole, self._names = modules_of(graph_module, parts)
         self._plain = {name: getattr(self._whole, name) for name in self._names}

@@ -35,12 +35,8 @@ def transfers(ops: tuple[Op, ...], *, on_gpu: bool = False) -> Iterator[tuple[Tr
         transfer = transfer_of(op)
         if transfer is not None:
             yield transfer, transfer.to_device and is_from_python_data(transfer, makers)
-        given = frozenset() if op.base_name == "lift_fresh" else op_input_storages(op)
+        given = {use.storage for use in op.inputs} if op.base_name != "lift_fresh" else set()
         makers.update((use.storage, op) for use in op.outputs if use.storage not in given)
-
-
-def op_input_storages(op: Op) -> frozenset[int]:
-    return frozenset(use.storage for use in op.inputs)
 
 
 def undoes_a_copy(op: Op, iteration: Iteration) -> bool:

@@ -39,7 +39,7 @@ def for_draw(event: PythonEvent, reached: Difference | None) -> str:
     return _with_use(kept, reached)
 
 
-def for_cpu_value(op: Op, at: Op, reached: Difference | None) -> str:
+def for_cpu_value(at: Op, reached: Difference | None) -> str:
     """For an operator on the CPU whose result the host reads; "" if a GPU operator takes the result."""
     if host_learns(at) != "value":
         return ""

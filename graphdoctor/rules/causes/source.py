@@ -232,7 +232,7 @@ def assigned_to(place: Location, attribute: str) -> ast.Assign | None:
     return None
 
 
-def stored_by_key(place: Location, key: str) -> ast.Assign | ast.AugAssign | None:
+def stored_rate(place: Location) -> ast.Assign | ast.AugAssign | None:
     """A statement `group["lr"] = value` in the function or class around a line."""
     for statement in _statements_near(place):
         if not isinstance(statement, (ast.Assign, ast.AugAssign)):
@@ -240,6 +240,6 @@ def stored_by_key(place: Location, key: str) -> ast.Assign | ast.AugAssign | Non
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         for target in targets:
             index = target.slice if isinstance(target, ast.Subscript) else None
-            if isinstance(index, ast.Constant) and index.value == key:
+            if isinstance(index, ast.Constant) and index.value == "lr":
                 return statement
     return None

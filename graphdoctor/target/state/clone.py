@@ -99,15 +99,9 @@ def is_overlapping(tensor: torch.Tensor) -> bool:
 
 def copy_values(into: torch.Tensor, values: torch.Tensor) -> None:
     """Fill one tensor with another's values; overlapping ones must have the same strides."""
-    into, values = copyable(into, values)
-    into.copy_(values)
-
-
-def copyable(into: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Views of both, of which the one can be filled with the other."""
     if is_overlapping(into):
         into, values = _flat(into), _flat(values)
-    return into.detach(), values.detach()
+    into.detach().copy_(values.detach())
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
