@@ -6,12 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 # torch._dynamo replaces some functions of torch's when it is imported; that stays with the import.
 CODE = """
-import gc, logging, os, random, signal, sys, threading, warnings
+import gc, logging, os, random, signal, sys, threading, traceback, warnings
 import numpy, torch, torch.utils._device
 import graphdoctor
 
@@ -45,32 +43,36 @@ def look():
         "model": (model.training, {name: t.tolist() for name, t in model.state_dict().items()}),
     }
 
+def check(options):
+    before = look()
+    report = graphdoctor.analyze(model, x, **options)
+    after = look()
+    assert report.strategies if options["strategies"] is None else not report.strategies
+    for name in before:
+        assert before[name] == after[name], name
+
 model, x = Model().eval(), torch.randn(4, 8)
 assert "torch._dynamo" not in sys.modules
-before = look()
-report = graphdoctor.analyze(model, x, **OPTIONS)
-after = look()
-assert report.strategies if OPTIONS["strategies"] is None else not report.strategies
-for name in before:
-    assert before[name] == after[name], name
+for options in (
+    {"strategies": ()},
+    {"strategies": None},
+    {"strategies": (), "mode": "training"},  # an optimizer imports torch._dynamo, and that sympy
+):
+    if (child := os.fork()) == 0:
+        try:
+            check(options)
+        except BaseException:
+            print(options, traceback.format_exc(), file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 """
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"strategies": ()},
-        {"strategies": None},
-        {
-            "strategies": (),
-            "mode": "training",
-        },  # an optimizer imports torch._dynamo, and that sympy
-    ],
-    ids=["alone", "with strategies", "training"],
-)
-def test_the_first_analysis_leaves_the_process_as_it_was(options: dict[str, object]) -> None:
+def test_the_first_analysis_leaves_the_process_as_it_was() -> None:
+    """Each analysis is the first in a fork of a process that has imported torch and analyzed nothing."""
     done = subprocess.run(
-        [sys.executable, "-c", f"OPTIONS = {options!r}\n{CODE}"],
+        [sys.executable, "-c", CODE],
         capture_output=True,
         text=True,
         cwd=ROOT,
