@@ -12,11 +12,11 @@ from torch import nn
 
 from graphdoctor.record.later.sameness import (
     Event,
-    Ran,
-    are_alike,
+    StepRun,
+    all_match,
     first_difference,
-    ran,
     signature,
+    state_of,
 )
 from graphdoctor.values.recording import Leaf, Op
 from tests.support.builders import external, op, tensor
@@ -35,19 +35,19 @@ def step(*, first: int = 0, factor: float = 2.0, weight: int = WEIGHT) -> list[O
     ]
 
 
-def one_run(ops: Sequence[Op], *events: Event, **changes: Any) -> Ran:
+def one_run(ops: Sequence[Op], *events: Event, **changes: Any) -> StepRun:
     state = [
         external(WEIGHT, "model.weight"),
         external(9, "model.other"),
         external(INPUT, "inputs[0]"),
     ]
-    return ran(ops, state, events)._replace(**changes)
+    return StepRun(ops, state_of(state), events)._replace(**changes)
 
 
 USUAL = one_run(step())
 
 
-def place(usual: Ran, other: Ran) -> int | None:
+def place(usual: StepRun, other: StepRun) -> int | None:
     """On which line they begin to differ."""
     found = first_difference(usual, other)
     assert found is None or found.location is not None
@@ -113,7 +113,7 @@ def test_a_run_without_operators_has_none_to_name() -> None:
     assert first_difference(one_run([], (0, "sync", "a")), one_run([])) is None
 
 
-def with_output(storage: int, path: str = "output") -> Ran:
+def with_output(storage: int, path: str = "output") -> StepRun:
     return one_run(step(), outputs=(Leaf(path, tensor(storage, 4)), Leaf("word", "'a'")))
 
 
@@ -126,7 +126,7 @@ def with_output(storage: int, path: str = "output") -> Ran:
         (with_output(LOSS)._replace(ops=step(factor=3.0)), False),
     ],
 )
-def test_the_same_step_also_returns_the_same(other: Ran, is_same: bool) -> None:
+def test_the_same_step_also_returns_the_same(other: StepRun, is_same: bool) -> None:
     assert (first_difference(with_output(LOSS), other) is None) is is_same
 
 
@@ -139,9 +139,9 @@ def test_memory_that_is_shared_in_one_run_alone_is_another_step(turned: bool) ->
 
 def test_runs_are_alike_where_each_is_like_the_first() -> None:
     other = one_run(step(factor=3.0))
-    assert are_alike([USUAL, one_run(step(first=50)), USUAL])
-    assert not are_alike([USUAL, USUAL, other])
-    assert are_alike([other])
+    assert all_match([USUAL, one_run(step(first=50)), USUAL])
+    assert not all_match([USUAL, USUAL, other])
+    assert all_match([other])
 
 
 class Later:

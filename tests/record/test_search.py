@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from graphdoctor.record.later.bounded import LineTrace
 from graphdoctor.record.later.later_events import (
     FAR,
     OtherStep,
@@ -16,7 +15,8 @@ from graphdoctor.record.later.later_events import (
     nearest_other_step,
     runs_of,
 )
-from graphdoctor.record.later.sameness import Ran
+from graphdoctor.record.later.sameness import StepRun
+from graphdoctor.record.later.sandbox import LineTrace
 from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.record.later.trends import Trend
 from graphdoctor.target.state.paths import StatePath
@@ -24,7 +24,10 @@ from graphdoctor.values.errors import UserCodeError
 from graphdoctor.values.locations import Location
 from tests.support.builders import op
 
-USUAL, OTHER = Ran([op("aten.mul.Tensor", line=1)], {}), Ran([op("aten.add.Tensor", line=2)], {})
+USUAL, OTHER = (
+    StepRun([op("aten.mul.Tensor", line=1)], {}),
+    StepRun([op("aten.add.Tensor", line=2)], {}),
+)
 ELSEWHERE = Location("model.py", 2, "")
 
 
@@ -32,19 +35,19 @@ class Counting:
     """A step by a count, in the place of runs on a device: it does something else where the count says so."""
 
     def __init__(
-        self, is_other: Callable[[int], bool], *, start: int = 0, usual: Ran = USUAL
+        self, is_other: Callable[[int], bool], *, start: int = 0, usual: StepRun = USUAL
     ) -> None:
         self._is_other, self._start, self.usual = is_other, start, usual
         self.count = start
         self.tried: list[int] = []
 
-    def moved(self, move: Callable[[], None]) -> Ran:
+    def moved(self, move: Callable[[], None]) -> StepRun:
         self.count = self._start
         move()
         self.tried.append(self.count)
         return OTHER if self._is_other(self.count) else self.usual
 
-    def in_a_row(self) -> Iterator[Ran]:
+    def in_a_row(self) -> Iterator[StepRun]:
         for self.count in range(10**9):
             self.tried.append(self.count)
             yield OTHER if self._is_other(self.count) else self.usual
@@ -141,7 +144,7 @@ def test_a_step_that_is_another_one_each_time_tells_nothing() -> None:
 
 
 def test_few_later_steps_of_many_operators_are_tried() -> None:
-    many = Ran([op("aten.mul.Tensor", line=1)] * 3_000, {})
+    many = StepRun([op("aten.mul.Tensor", line=1)] * 3_000, {})
     trials = Counting(lambda count: False, usual=many)
     nearest(trials, trials.by(1), numbers=tuple(range(100, 150)))
     assert trials.tried == [FAR[0] - 1, FAR[0], 99, 100]
@@ -149,7 +152,7 @@ def test_few_later_steps_of_many_operators_are_tried() -> None:
 
 @pytest.mark.parametrize(("operators", "runs"), [(0, 3_000), (1, 3_000), (2, 1_500), (3_001, 0)])
 def test_more_of_a_step_are_run_the_fewer_operators_it_has(operators: int, runs: int) -> None:
-    assert runs_of(Ran([op("aten.mul.Tensor")] * operators, {})) == runs
+    assert runs_of(StepRun([op("aten.mul.Tensor")] * operators, {})) == runs
 
 
 def in_a_row(trials: Any, *, is_foreseen: bool = False, lines: int = 0) -> OtherStep | None:
@@ -178,7 +181,7 @@ def test_so_many_of_the_next_steps_are_run(
     operators: int, is_foreseen: bool, lines: int, steps: int
 ) -> None:
     trials = Counting(
-        lambda count: False, usual=Ran([op("aten.mul.Tensor", line=1)] * operators, {})
+        lambda count: False, usual=StepRun([op("aten.mul.Tensor", line=1)] * operators, {})
     )
     assert in_a_row(trials, is_foreseen=is_foreseen, lines=lines) is None
     assert trials.tried == list(range(steps))

@@ -20,8 +20,8 @@ from graphdoctor.record.host.host_events import SeenOfHost
 from graphdoctor.record.host.observer import clocks_an_hour_ahead
 from graphdoctor.record.host.python_state import HostState, storages_of
 from graphdoctor.record.iteration import observe
-from graphdoctor.record.later.bounded import LineTrace, bounded
-from graphdoctor.record.later.sameness import Ran, are_alike, first_difference, ran
+from graphdoctor.record.later.sameness import StepRun, all_match, first_difference, state_of
+from graphdoctor.record.later.sandbox import LineTrace, sandboxed
 from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.record.later.trends import Trend, advance, moment, numbers_in, trends
 from graphdoctor.record.session import Session
@@ -58,8 +58,10 @@ def with_later_steps(
         yield LaterStepRaises(what, calls=session.raises.calls)
         return
     shapes = captured[0].input_shapes
-    alike = [ran(one.ops, one.externals) for one in captured if one.input_shapes == shapes]
-    if session.device.meeting.has_others or not session.device.has_values or not are_alike(alike):
+    alike = [
+        StepRun(one.ops, state_of(one.externals)) for one in captured if one.input_shapes == shapes
+    ]
+    if session.device.meeting.has_others or not session.device.has_values or not all_match(alike):
         return
     clocks = sorted({event.name for event in seen.events if isinstance(event, ClockRead)})
     if not clocks and not seen.changing:
@@ -114,7 +116,7 @@ def _seldom_changed(
 
     def run() -> None:
         advance(found, steps)
-        with bounded(lines):
+        with sandboxed(lines):
             session.call(session.inputs(0))
 
     try:
@@ -138,14 +140,14 @@ def _seldom_changed(
 def _an_hour_later(trials: Trials, lines: LineTrace) -> OtherStep | None:
     """The step with Python's clocks set an hour ahead."""
     try:
-        with ExitStack() as stack, bounded(lines) as seen:
+        with ExitStack() as stack, sandboxed(lines) as seen:
             ran_later = trials.moved(partial(stack.enter_context, clocks_an_hour_ahead()))
     except LeavesStep as left:
         return OtherStep(0, left.place, True, branch=left.place)
     except GraphDoctorError:
         return None
     other = first_difference(trials.usual, ran_later)
-    if other is None or not is_as_usual(trials, lines):
+    if other is None or not matches_recorded(trials, lines):
         return None
     return OtherStep(0, other.location, True, other.index, lines.branch_to(seen))
 
@@ -209,11 +211,11 @@ def nearest_other_step(
     near = _near(trends, [each for pair in pairs for each in pair if each is not None])
     for steps in sorted(near[:runs]):
         search.look(steps, is_far=False)
-    is_found = search.found is not None and is_as_usual(trials, lines)
+    is_found = search.found is not None and matches_recorded(trials, lines)
     return search.found if is_found else None, search.same
 
 
-def runs_of(usual: Ran) -> int:
+def runs_of(usual: StepRun) -> int:
     """How many more of a step are not too many."""
     return _MOST_OPERATORS // (2 * max(1, len(usual.ops)))
 
@@ -227,19 +229,21 @@ def first_other_step(trials: Trials, lines: LineTrace, *, is_foreseen: bool) -> 
     many = min(_MOST_IN_A_ROW, most, _LINES_IN_A_ROW // max(1, lines.count))
     with closing(trials.in_a_row()) as in_a_row:
         found = first_other_of(islice(in_a_row, many), trials.usual, lines)
-    return found if found is not None and is_as_usual(trials, lines) else None
+    return found if found is not None and matches_recorded(trials, lines) else None
 
 
-def first_other_of(in_a_row: Iterator[Ran], usual: Ran, lines: LineTrace) -> OtherStep | None:
+def first_other_of(
+    in_a_row: Iterator[StepRun], usual: StepRun, lines: LineTrace
+) -> OtherStep | None:
     """The first of these steps that is another one."""
     steps = 0
     while True:
         try:
-            with bounded(lines) as seen:
-                ran = next(in_a_row, None)
-                if ran is None:
+            with sandboxed(lines) as seen:
+                run = next(in_a_row, None)
+                if run is None:
                     return None
-                other = first_difference(usual, ran)
+                other = first_difference(usual, run)
         except LeavesStep as left:
             return OtherStep(steps, left.place, False, branch=lines.branch_to(seen) or left.place)
         except GraphDoctorError as error:  # it fails then
@@ -251,10 +255,10 @@ def first_other_of(in_a_row: Iterator[Ran], usual: Ran, lines: LineTrace) -> Oth
         steps += 1
 
 
-def is_as_usual(trials: Trials, lines: LineTrace) -> bool:
+def matches_recorded(trials: Trials, lines: LineTrace) -> bool:
     """Whether the step does the same from the same state: else it is another one each time, or writes each time."""
     try:
-        with bounded(lines):
+        with sandboxed(lines):
             return first_difference(trials.usual, trials.moved(lambda: None)) is None
     except LeavesStep:
         return False
@@ -273,8 +277,8 @@ class _Search:
         if self.found is not None and steps >= self.found.steps:
             return
         try:
-            with bounded(self._lines) as seen:
-                ran = self._trials.moved(lambda: advance(self._trends, steps))
+            with sandboxed(self._lines) as seen:
+                run = self._trials.moved(lambda: advance(self._trends, steps))
         except LeavesStep as left:
             branch = self._lines.branch_to(seen) or left.place
             self.found, self.has_run = OtherStep(steps, left.place, is_far, branch=branch), True
@@ -282,7 +286,7 @@ class _Search:
         except GraphDoctorError:  # the state cannot be that
             return
         self.has_run = True
-        other = first_difference(self._trials.usual, ran)
+        other = first_difference(self._trials.usual, run)
         if other is not None:
             branch = self._lines.branch_to(seen)
             self.found = OtherStep(steps, other.location, is_far, other.index, branch)
@@ -344,18 +348,18 @@ class Trials:
         self.session = session
 
     @cached_property
-    def usual(self) -> Ran:
+    def usual(self) -> StepRun:
         """The step from its start."""
         return self.moved(lambda: None)
 
-    def moved(self, move: Callable[[], None]) -> Ran:
+    def moved(self, move: Callable[[], None]) -> StepRun:
         """The step from its start, after a change of its state; what it changes itself is not looked at."""
         with self.session.from_the_start(capturing=True):
             storages = self._storages_at_start
             move()
             return self._ran(storages)
 
-    def in_a_row(self) -> Generator[Ran, None, None]:
+    def in_a_row(self) -> Generator[StepRun, None, None]:
         """One step after the other from the start, as long as the caller takes them."""
         with self.session.from_the_start(capturing=True):
             while True:
@@ -368,9 +372,10 @@ class Trials:
     def _storages(self) -> Mapping[str, int]:
         return storages_of(named_tensors(self.session.target.roots), self.session.device.table)
 
-    def _ran(self, storages: Mapping[str, int]) -> Ran:
+    def _ran(self, storages: Mapping[str, int]) -> StepRun:
         # The first iteration once more, by its own number: nothing of it is recorded.
         seen = observe(self.session, 0, run=1, storages=storages)
         observer = seen.observer
         events = [(one.op_index, type(one).__name__, one.name) for one in observer.events]
-        return ran(observer.ops, observer.externals.values(), events, seen.outputs)
+        state = state_of(observer.externals.values())
+        return StepRun(observer.ops, state, events, seen.outputs)

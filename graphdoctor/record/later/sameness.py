@@ -11,10 +11,11 @@ from graphdoctor.values.recording import Arg, External, Leaf, Op, TensorUse
 Event = tuple[int, str, str]  # before which operator, of which kind, and what
 
 
-class Ran(NamedTuple):
-    """What a run did; `state` names the memory of the state, by its number.
+class StepRun(NamedTuple):
+    """What a run of the step did, as far as runs are compared.
 
-    `events` are what the host did between operators; a recorded run has none.
+    `state` names the memory of the state, by its number. `events` are what the host did between operators; a
+    recorded run has none.
     """
 
     ops: Sequence[Op]
@@ -23,18 +24,12 @@ class Ran(NamedTuple):
     outputs: Sequence[Leaf] = ()
 
 
-def ran(
-    ops: Sequence[Op],
-    externals: Iterable[External],
-    events: Sequence[Event] = (),
-    outputs: Sequence[Leaf] = (),
-) -> Ran:
-    """What was recorded of a run, as far as it is compared."""
-    state = {one.storage: one.name for one in externals if one.origin == "state"}
-    return Ran(ops, state, events, outputs)
+def state_of(externals: Iterable[External]) -> dict[int, str]:
+    """The names of the state's memory among what a run took from outside."""
+    return {one.storage: one.name for one in externals if one.origin == "state"}
 
 
-def first_difference(usual: Ran, other: Ran) -> Op | None:
+def first_difference(usual: StepRun, other: StepRun) -> Op | None:
     """The first operator that is another one, takes another tensor, or is one too many.
 
     Where other tensors or numbers are returned it is the last one.
@@ -102,6 +97,6 @@ def signature(op: Op, state: Mapping[int, str]) -> tuple[object, ...]:
     )
 
 
-def are_alike(runs: Sequence[Ran]) -> bool:
+def all_match(runs: Sequence[StepRun]) -> bool:
     """Whether no recorded step differs from the first: else that is a finding already."""
     return all(first_difference(runs[0], other) is None for other in runs[1:])

@@ -27,7 +27,7 @@ _TIMES_SECONDS = 20
 
 
 @contextmanager
-def bounded(lines: LineTrace) -> Iterator[LineTrace]:
+def sandboxed(lines: LineTrace) -> Iterator[LineTrace]:
     """Limit the calls of a step in this block, by the lines and the time of an ordinary call.
 
     Raises `LeavesStep` for a call that takes far longer, writes outside the process, or exits.
