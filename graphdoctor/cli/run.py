@@ -99,6 +99,9 @@ class RunCommand:
             help="how long each rerun of --diff may take: 120s (the default), 5m ...")  # fmt: skip
         add("--allow", choices=("bitwise", "rounding"), default="rounding",
             help="what may differ with --diff: nothing (bitwise), or the rounding of sums (default)")  # fmt: skip
+        add("--plain", action="store_true",
+            help="write changes that use torch only: a class in the program's file replays the step, in"
+            " place of graphdoctor.capture")  # fmt: skip
         add("--trace-dir", metavar="DIR",
             help="write runs for TensorBoard and Perfetto into this folder")  # fmt: skip
         add_page_arguments(parser)
@@ -173,7 +176,7 @@ def _with_patch(
     from graphdoctor.strategies.patch.made import tried, with_patch
 
     allowed: Exactness = args.allow
-    report, choice = with_patch(report, folder, allowed)
+    report, choice = with_patch(report, folder, allowed, is_plain=args.plain)
     if not args.diff or choice.is_empty:
         return report
     from graphdoctor.reporters.files import save

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from graphdoctor.strategies.patch.alike import Likeness, likeness, needs_another, with_times
-from graphdoctor.strategies.patch.edits import EDITS
-from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.edits import EDITS, PLAIN_EDITS
+from graphdoctor.strategies.patch.edits.edit import Edit, NoProposal, Proposal
 from graphdoctor.strategies.patch.rerun import Run, Task, reruns
 from graphdoctor.strategies.patch.source import (
     CannotEdit,
@@ -47,27 +47,41 @@ class _Made:
 
 
 def with_patch(
-    report: ProgramReport, folder: str, allowed: Exactness = "rounding"
+    report: ProgramReport,
+    folder: str,
+    allowed: Exactness = "rounding",
+    *,
+    is_plain: bool = False,
 ) -> tuple[ProgramReport, Choice]:
-    """The report with a diff of what is preferred for each step, not tried yet, and what else there is."""
+    """The report with a diff of what is preferred for each step, not tried yet, and what else there is.
+
+    `is_plain`: what is written uses torch only, and where nothing can be written the report says why.
+    """
     if report.ending in _FAILED:
         return report, Choice()
-    found = [_proposals(step, allowed) for step in report.steps]
+    edits = PLAIN_EDITS if is_plain else EDITS
+    found = [_proposals(step, allowed, edits) for step in report.steps]
     choice = Choice(tuple(proposals for proposals, _ in found))
     made, reasons = _together(choice, report.steps)
     for number, (_, reason) in enumerate(found):
         reasons.setdefault(number, reason)
-    return _written(report, made, reasons, folder), choice
+    report = _written(report, made, reasons, folder)
+    why = [f"Step {number + 1}: {why}." for number, why in sorted(reasons.items()) if why]
+    if is_plain and why and choice.is_empty:
+        report = replace(report, patch=Patch("left out", tried=" ".join(why)))
+    return report, choice
 
 
-def _proposals(step: ProgramStep, allowed: Exactness) -> tuple[tuple[Proposal, ...], str]:
+def _proposals(
+    step: ProgramStep, allowed: Exactness, edits: Iterable[Edit]
+) -> tuple[tuple[Proposal, ...], str]:
     """What every edit proposes for a step, and why the last one that could not does not."""
     if step.report is None:
         return (), ""
     if step.report.verdict == "unknown":
         return (), "nothing is proposed for a step whose verdict is unknown"
     found, reason = [], ""
-    for edit in EDITS:
+    for edit in edits:
         try:
             found.append(edit.propose(step))
         except NoProposal as why:

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -62,7 +63,8 @@ class Run:
 
     `failure` is how it failed, in one line; "" where it did not. `has_ended` is False where its time
     was over, and `was_stopped` True where it had taken as many steps as it should. `replays` counts
-    calls of captured models that a graph answered, `fallbacks` why others were not, and how often.
+    calls of captured models that a graph answered, and replays of the program's own graphs with optimizer steps
+    in them; `fallbacks` why other calls were not, and how often.
     `step_us` is the wall time from one optimizer step to the next, with all that the program does
     between them, over those after the first twenty; None without a GPU, and for too few.
     """
@@ -127,7 +129,7 @@ def do(job: bytes) -> bytes:
             "was_stopped": counted.is_over,
             "steps": counted.steps,
             "weights": counted.weights(),
-            "replays": sum(model.replayed for model in models),
+            "replays": counted.replays + sum(model.replayed for model in models),
             "step_us": counted.step_us() if device.kind == "cuda" else None,
             "fallbacks": dict(sum((model.fallbacks() for model in models), start=Counter())),
         }
@@ -139,11 +141,12 @@ class _Counted:
     """The optimizers that stepped, in the order in which they first did; steps are those of the first.
 
     The run ends where that one is about to step once more, or a captured step that makes it step is called: the
-    program as it is and with captured steps stands at the same place then.
+    program as it is and with captured steps stands at the same place then. A replay of a graph that the program
+    itself captured makes the steps that were captured in it.
     """
 
     def __init__(self, task: Task) -> None:
-        self.steps = 0
+        self.steps = self.replays = 0
         self.is_over = False
         self._task = task
         self._ends_at_s = time.monotonic() + task.enough_s
@@ -153,10 +156,14 @@ class _Counted:
         self._timed_from = 0
         self._inside = -1  # steps in the call of a captured step that runs now; -1: none does
         self._of_call: dict[int, int] = {}  # steps that a call makes, by captured step
+        self._captured: object = None  # the program's own graph that is captured now
+        self._of_graph: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # steps of a replay
 
     def steps_now(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer is about to step."""
-        if self._inside < 0 and (not self._optimizers or self._is_first(optimizer)):
+        if self._inside >= 0 or self._captured is not None:
+            return
+        if not self._optimizers or self._is_first(optimizer):
             self._begin()
 
     def stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
@@ -166,7 +173,9 @@ class _Counted:
         self._optimizers.setdefault(id(optimizer), optimizer)
         if not self._is_first(optimizer):
             return
-        if self._inside < 0:
+        if self._captured is not None:
+            self._of_graph[self._captured] = self._of_graph.get(self._captured, 0) + 1
+        elif self._inside < 0:
             self._add(1)
         else:
             self._inside += 1
@@ -182,6 +191,27 @@ class _Counted:
             steps, self._inside = self._inside, -1
             if steps := self._of_call.setdefault(id(step), steps):
                 self._add(steps)
+
+    def captures(self, graph: object) -> None:
+        """A capture begins."""
+        if self._inside < 0:
+            self._captured = graph
+            self._of_graph.pop(graph, None)
+
+    def captured(self, graph: object) -> None:
+        """A capture has ended."""
+        self._captured = None
+
+    def replay(self, graph: object, call: Callable[[], object]) -> object:
+        """Make a replay of a graph."""
+        steps = self._of_graph.get(graph, 0)
+        if not steps:
+            return call()
+        self._begin()
+        result = call()
+        self.replays += 1
+        self._add(steps)
+        return result
 
     def _is_first(self, optimizer: torch.optim.Optimizer) -> bool:
         return optimizer is next(iter(self._optimizers.values()), None)
@@ -236,8 +266,37 @@ def _counting(counted: _Counted) -> Iterator[None]:
         torch_optimizer.register_optimizer_step_post_hook(counted.stepped),
     )
     try:
-        with around_steps(counted.around):
+        with around_steps(counted.around), _graphs_counted(counted):
             yield
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def _graphs_counted(counted: _Counted) -> Iterator[None]:
+    """In the block, `counted` hears of captures and replays, on a GPU and on the emulated device."""
+    graphs: Any = torch.cuda.CUDAGraph
+    before = {name: vars(graphs).get(name) for name in ("capture_begin", "capture_end", "replay")}
+    begin, end, replay = graphs.capture_begin, graphs.capture_end, graphs.replay
+
+    def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
+        begin(graph, *args, **kwargs)
+        counted.captures(graph)
+
+    def capture_end(graph: Any) -> None:
+        try:
+            end(graph)
+        finally:
+            counted.captured(graph)
+
+    graphs.capture_begin, graphs.capture_end = capture_begin, capture_end
+    graphs.replay = lambda graph: counted.replay(graph, lambda: replay(graph))
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            if method is None:
+                delattr(graphs, name)
+            else:
+                setattr(graphs, name, method)

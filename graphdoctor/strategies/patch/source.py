@@ -320,10 +320,10 @@ _BLANK = cst.EmptyLine(indent=False)
 
 
 def _spaced(above: Sequence[_Statement], *, is_first: bool) -> list[_Statement]:
-    """Two empty lines above a function, as its neighbours have them."""
+    """Two empty lines above a function or class, as its neighbours have them."""
     return [
         each.with_changes(leading_lines=[_BLANK, _BLANK, *each.leading_lines])
-        if isinstance(each, cst.FunctionDef) and not is_first
+        if isinstance(each, (cst.FunctionDef, cst.ClassDef)) and not is_first
         else each
         for each in above
     ]

@@ -6,6 +6,8 @@ from graphdoctor.strategies.patch.edits.capture_model import CaptureModel
 from graphdoctor.strategies.patch.edits.capture_step import CaptureStep
 from graphdoctor.strategies.patch.edits.capture_trainer import CaptureTrainer
 from graphdoctor.strategies.patch.edits.edit import Edit
+from graphdoctor.strategies.patch.edits.graph_step import GraphStep
 from graphdoctor.strategies.patch.edits.static_cache import StaticCache
 
 EDITS: tuple[Edit, ...] = (StaticCache(), CaptureStep(), CaptureTrainer(), CaptureModel())
+PLAIN_EDITS: tuple[Edit, ...] = (StaticCache(), GraphStep())  # what they write needs no graphdoctor

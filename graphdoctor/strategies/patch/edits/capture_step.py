@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType
 
@@ -36,10 +36,25 @@ from graphdoctor.values.locations import is_library
 from graphdoctor.values.program import Exactness, ProgramStep
 
 _NAMES = ("train_step", "training_step", "optimization_step", "captured_step")
-_CAPTURE = "graphdoctor.capture"
 _READS = frozenset({"GD101", "GD102", "GD103", "GD108"})  # the host waits for a value
 _CURES = ("GD111", "GD112", "GD117", "GD203", "GD204", "GD205")
 _WIDEST = 100  # columns of a line that is made, where the file has none that is wider
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """The decorator that makes graphs of a step's function, and the import and code that the decorator needs.
+
+    `check` raises NoProposal for functions that the decorator cannot take.
+    """
+
+    decorator: str
+    imports: str
+    code: str = ""
+    check: Callable[[Sequence[ast.FunctionDef]], None] = lambda functions: None
+
+
+CAPTURE = Wrapper("graphdoctor.capture", "import graphdoctor")
 
 
 class CaptureStep:
@@ -47,6 +62,9 @@ class CaptureStep:
 
     A captured step's optimizers run fused kernels, which round otherwise. Distributions are not checked in it.
     """
+
+    def __init__(self, wrapper: Wrapper = CAPTURE) -> None:
+        self._wrapper = wrapper
 
     name = "capture the step"
     cures: tuple[str, ...] = (*_CURES, *sorted(_READS))
@@ -62,10 +80,12 @@ class CaptureStep:
         text = source_of(file)
         span = _span(text, step)
         if (function := _whole_function(span)) is not None:
+            self._wrapper.check([function])
             at = At(file, function.lineno, function.col_offset)
             changes: tuple[Change, ...] = (
-                Import(file, "import graphdoctor"),
-                Decorator(at, _CAPTURE),
+                Import(file, self._wrapper.imports),
+                *([Above(at, self._wrapper.code)] if self._wrapper.code else ()),
+                Decorator(at, self._wrapper.decorator),
             )
             names = [function.name]
         else:
@@ -74,7 +94,7 @@ class CaptureStep:
             parts = parts_of(_statements(span), text, reads)
             modules = frozenset(m.expression for m in step.modules)
             values = frozenset(step.host_values)
-            extraction = _Extraction(file, text, span, parts, values, modules)
+            extraction = _Extraction(file, text, span, parts, values, modules, self._wrapper)
             changes, names = extraction.changes(), extraction.names
         changes = (*changes, *unchecked_distributions(step.report.findings, file))
         estimate = step.report.estimate
@@ -161,6 +181,7 @@ class _Extraction:
     parts: Parts
     host_values: frozenset[str]
     modules: frozenset[str]  # as the program calls them
+    wrapper: Wrapper
 
     def changes(self) -> tuple[Change, ...]:
         try:
@@ -196,11 +217,13 @@ class _Extraction:
             calls += call
         if "torch.as_tensor(" in calls and not re.search(r"^import torch$", self.text, re.M):
             raise NoProposal("it reads values of the host, and the file has no `import torch`")
+        made = ast.parse(functions).body
+        self.wrapper.check([each for each in made if isinstance(each, ast.FunctionDef)])
         statements = _statements(self.span)
         prepared = self.parts.before + self.parts.drawing
         return (
-            Import(self.file, "import graphdoctor"),
-            Above(self._at(self._top_statement()), functions),
+            Import(self.file, self.wrapper.imports),
+            Above(self._at(self._top_statement()), self.wrapper.code + functions),
             Instead(
                 self._at(statements[0]),
                 self._at(statements[-1]),
@@ -247,10 +270,10 @@ class _Extraction:
     ) -> str:
         body = "".join(f"{each} = None\n" for each in unbound) + group.code
         body += f"return {', '.join(returned)}\n" if returned else ""
-        head = f"@{_CAPTURE}\ndef {name}({', '.join(arguments)}):\n"
+        head = f"@{self.wrapper.decorator}\ndef {name}({', '.join(arguments)}):\n"
         if len(head.split("\n")[1]) > self._widest:
             inner = textwrap.fill(", ".join(arguments), self._widest - len(self._indent))
-            head = f"@{_CAPTURE}\ndef {name}(\n{textwrap.indent(inner, self._indent)}\n):\n"
+            head = f"@{self.wrapper.decorator}\ndef {name}(\n{textwrap.indent(inner, self._indent)}\n):\n"
         return head + textwrap.indent(body, self._indent)
 
     def _call(self, name: str, given: Sequence[str], returned: Sequence[str], group: Group) -> str:
