@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from graphdoctor.strategies.patch.edits.capture_step import CaptureStep, Wrapper
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
@@ -38,7 +39,7 @@ class {_CLASS}:
             self.static = [a.detach().clone().cuda() if self.is_input(a) else a for a in args]
             self.graph = torch.cuda.CUDAGraph()
             # Data loaders may use CUDA in other threads meanwhile.
-            with torch.cuda.graph(self.graph, None, self.stream, "thread_local"):
+            with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
                 self.result = self.each(torch.Tensor.detach, self.step(*self.static))
         for static, given in zip(self.static, args):
             if self.is_input(static):
@@ -117,7 +118,7 @@ class GraphStep:
             raise NoProposal(f"{reason}{_INSTEAD}")
         if any(isinstance(n, ast.ClassDef) and n.name == _CLASS for n in ast.walk(tree)):
             raise NoProposal(f"the name {_CLASS} is taken")
-        return proposal
+        return replace(proposal, edit=self.name)
 
 
 def _described(finding: Finding) -> str:
