@@ -1,12 +1,13 @@
 """Public training programs, unmodified: as they are, with our diff, and with torch.compile put in by hand.
 
-    python benchmarks/gpu/programs.py --checkouts DIR --out FILE [--only "NAME;NAME"] [--budget-s 540]
+    python benchmarks/gpu/programs.py --checkouts DIR --diffs DIR --out FILE [--only "NAME;NAME"] [--jobs 5]
 
-DIR holds the repositories of programs/manifest.toml as `owner+name`, at their commits. Each program is copied with
-the data that it needs, and `graphdoctor run --diff` proposes a change there and tries it. Then the program runs as it
-is, changed and compiled in turns, each for some hundred optimizer steps in a process of its own: `step_us` is the wall
-time from one optimizer step to the next, with all that the program does between them. FILE gets a line for each program
-as soon as it is measured; a program that it has is not measured again. Without a GPU only the diff is made and tried.
+The first DIR holds the repositories of programs/manifest.toml as `owner+name`, at their commits. Each program is copied
+with the data that it needs, and `graphdoctor run --diff` proposes a change there and tries it, for several programs at
+once. Then one program after another runs as it is, changed and compiled in turns, each for some hundred optimizer steps
+in a process of its own: `step_us` is the wall time from one optimizer step to the next, with all that the program does
+between them. FILE gets a line for each program; run again, the command goes on with what FILE lacks. Without a GPU only
+the diffs are made and tried.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,21 +185,22 @@ def timed(public: Public, folder: Path, turns: int) -> dict[str, Any]:
 
 
 def measured(public: Public, options: argparse.Namespace) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "program": public.name,
-        "repository": public.repository,
-        "commit": public.commit,
-    }
+    """The diff of a program, or where the folder of diffs has been filled by an earlier call, its times."""
+    kept = options.diffs.resolve() / f"{public.name.replace(', ', '_').replace(' ', '_')}.diff"
     with tempfile.TemporaryDirectory() as temporary:
         folder = prepared(public, options.checkouts.resolve(), Path(temporary).resolve())
-        row |= proposed(public, folder, options.strategy_s, options.device)
         diff = folder / "graphdoctor.diff"
-        if options.keep and diff.exists():
-            options.keep.mkdir(parents=True, exist_ok=True)
-            shutil.copy(diff, options.keep / f"{public.name}.diff")
-        if options.device == "cuda":
-            row["ways"] = timed(public, folder, options.turns)
-    return row
+        if public.folder == ".":  # the program's own packages
+            os.environ["PYTHONPATH"] += f"{os.pathsep}{folder}"
+        if options.times:
+            if kept.exists():
+                shutil.copy(kept, diff)
+            return {"ways": timed(public, folder, options.turns)}
+        row = {"program": public.name, "repository": public.repository, "commit": public.commit}
+        row |= proposed(public, folder, options.strategy_s, options.device)
+        if diff.exists():
+            shutil.copy(diff, kept)
+        return row
 
 
 def about(device: str) -> dict[str, Any]:
@@ -209,14 +212,17 @@ def about(device: str) -> dict[str, Any]:
     return {**json.loads(found.stdout), "device": device, "date": time.strftime("%Y-%m-%d")}
 
 
-def in_a_process(public: Public, options: argparse.Namespace, left_s: float) -> dict[str, Any]:
-    """Measure one program in a separate process group, which is killed if it takes too long."""
+def in_a_process(
+    public: Public, options: argparse.Namespace, ends_at: float, *more: str
+) -> dict[str, Any] | None:
+    """What one program gives in a process group of its own; None where too little time is left for it."""
+    left_s = ends_at - time.monotonic()
+    if left_s < 60:
+        return None
     paths = [str(ROOT), str(HERE / "stubs"), os.environ.get("PYTHONPATH", "")]
-    if public.folder == ".":
-        paths.insert(2, ".")  # the program's own packages
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     process = subprocess.Popen(
-        [sys.executable, __file__, *sys.argv[1:], "--one", public.name],
+        [sys.executable, __file__, *sys.argv[1:], "--one", public.name, *more],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment, start_new_session=True,
     )  # fmt: skip
@@ -225,13 +231,13 @@ def in_a_process(public: Public, options: argparse.Namespace, left_s: float) -> 
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         process.communicate()
-        return {
-            "program": public.name,
-            "failure": [f"stopped after {min(left_s, options.limit_s):.0f} s"],
-        }
+        if left_s < options.limit_s:
+            return None  # it had less time than others have
+        return {"program": public.name, "failure": [f"stopped after {options.limit_s:.0f} s"]}
     if process.returncode:
         return {"program": public.name, "failure": err.strip().splitlines()[-8:]}
-    return json.loads(out.strip().splitlines()[-1])
+    found: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+    return found
 
 
 def main() -> None:
@@ -239,38 +245,48 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--checkouts", type=Path, required=True)
+    parser.add_argument("--diffs", type=Path, required=True, help="folder for the diffs")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--keep", type=Path, help="copy the diffs into this folder")
     parser.add_argument("--only", default="", help="names of programs, with semicolons")
     parser.add_argument("--device", default="cuda", help="cuda, or emulated")
+    parser.add_argument("--jobs", type=int, default=1, help="diffs made at once")
     parser.add_argument("--turns", type=int, default=2, help="runs of each way")
     parser.add_argument("--strategy-s", type=int, default=60, help="--budget of graphdoctor run")
     parser.add_argument("--limit-s", type=float, default=300, help="for one program")
     parser.add_argument("--budget-s", type=float, default=1e9, help="for all")
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--times", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     programs = manifest()
     if options.one:
         print(json.dumps(measured(next(p for p in programs if p.name == options.one), options)))
         return
     ends_at = time.monotonic() + options.budget_s
-    text = options.out.read_text() if options.out.exists() else ""
-    done = {json.loads(line).get("program") for line in text.splitlines()}
+    options.diffs.mkdir(parents=True, exist_ok=True)
+    lines = options.out.read_text().splitlines() if options.out.exists() else []
+    head, *rows = [json.loads(line) for line in lines] or [about(options.device)]
+    found = {row["program"]: row for row in rows}
     wanted = options.only.split(";") if options.only else [each.name for each in programs]
-    with options.out.open("a") as file:
-        if not text:
-            print(json.dumps(about(options.device)), file=file, flush=True)
-        for public in programs:
-            left_s = ends_at - time.monotonic()
-            if public.name not in wanted or public.name in done or left_s < 60:
-                continue
-            row = in_a_process(public, options, left_s)
-            if "failure" in row and left_s < options.limit_s:
-                break  # it had less time than others have
-            print(json.dumps(row), file=file, flush=True)
-            ways = {k: v.get("step_us", v.get("failure")) for k, v in row.get("ways", {}).items()}
-            said = row.get("failure") or (row.get("patch"), ways)
-            print(public.name, row.get("diff_lines"), said, flush=True)
+
+    def keep(public: Public, row: dict[str, Any] | None) -> None:
+        if row is None:
+            return
+        found[public.name] = found.get(public.name, {}) | row
+        kept = [found[each.name] for each in programs if each.name in found]
+        options.out.write_text("".join(json.dumps(each) + "\n" for each in (head, *kept)))
+        said = row.get("failure") or row.get("patch")
+        ways = {k: v.get("step_us", v.get("failure")) for k, v in row.get("ways", {}).items()}
+        print(public.name, said or "", ways or "", flush=True)
+
+    without_diff = [each for each in programs if each.name in wanted and each.name not in found]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        made = pool.map(lambda each: in_a_process(each, options, ends_at), without_diff)
+        for public, row in zip(without_diff, made, strict=True):
+            keep(public, row)
+    for public in programs if options.device == "cuda" else ():
+        row = found.get(public.name)
+        if row and public.name in wanted and not row.keys() & {"ways", "failure"}:
+            keep(public, in_a_process(public, options, ends_at, "--times"))
 
 
 if __name__ == "__main__":
