@@ -35,8 +35,10 @@ from graphdoctor.captured.step_python import (
     Unsupported,
     python_part,
 )
+from graphdoctor.captured.step_results import KeptResults
 from graphdoctor.captured.study import alone, no_device, watched_device
 from graphdoctor.device.emulated import EmulationLimit
+from graphdoctor.device.observe.earlier_graphs import renew_held_accumulations
 from graphdoctor.estimate import launches
 from graphdoctor.graphs.calls import Unwatchable
 from graphdoctor.graphs.calls.tally import called, register
@@ -111,6 +113,7 @@ class CapturedStep:
         self._numbers = Numbers(())
         self._pool: Pool | None = None
         self._gradients = StartingGradients(())
+        self._results = KeptResults({})
         self._python: PythonPart | None = None
         self._why_no_python = ""
         self._code_seen = CodeSeen()
@@ -221,8 +224,13 @@ class CapturedStep:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> object:
+        if why := graph.load_results():
+            return self._eager(why, args, kwargs)
         self._numbers.fill()
-        result = graph.run(tensors)
+        result: Any = graph.run(tensors)
+        if self._results:
+            result, left = result
+            self._results.put(left)
         if self._python is not None and seen is not None:
             self._python.commit(seen, args, kwargs)
         return result
@@ -230,14 +238,16 @@ class CapturedStep:
     def _difference(
         self, graph: StepGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> str:
-        """What changed since the capture; the numbers that the step itself changes are no change."""
+        """What changed since the capture; numbers and attributes that the step itself changes are no change."""
         python = self._python
         if python is None:
-            return graph.difference()
+            with self._results.standing() if self._results else nullcontext():
+                return graph.difference()
         now = python.read(*args, **kwargs)
         python.write(graph.numbers, *args, **kwargs)
         try:
-            return graph.difference()
+            with self._results.standing() if self._results else nullcontext():
+                return graph.difference()
         finally:
             python.write(now, *args, **kwargs)
 
@@ -250,6 +260,7 @@ class CapturedStep:
             make_capturable(optimizer)
         self._numbers = Numbers(self._optimizers, is_scaled=bool(scalers_in(roots)))
         self._gradients = StartingGradients(named_tensors(roots).values())
+        self._results = KeptResults(roots)
         self._modules = _outermost_modules(roots)
         try:
             self._python = python_part(self._step)
@@ -311,8 +322,15 @@ class CapturedStep:
 
     def _warm_up(self, call: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         """An eager call that also shows what the step does with the gradients that it finds."""
-        with self._gradients.observed(call) as observed, self._code_seen.listening():
+        known = len(self._results)
+        with (
+            self._gradients.observed(call) as observed,
+            self._code_seen.listening(),
+            self._results.observed(),
+        ):
             result = self._step(*args, **kwargs)
+        if len(self._results) > known:
+            self._forget()  # all graphs are captured again, with these attributes as results
         if observed.has_run_backward or not any(
             map(_requires_gradient, leaves(result, "result").values())
         ):
@@ -331,6 +349,7 @@ class CapturedStep:
         try:
             with watched_device() as device, alone():
                 target = self._target(args, kwargs)
+                renew_held_accumulations(target.roots)
                 modes = Modes()
                 with put_back(target):
                     setting = Setting(device, AnalyzeOptions(iterations=_ITERATIONS, strategies=()))
@@ -348,10 +367,14 @@ class CapturedStep:
                     modes.watch(studied.recording)
                     iteration = studied.recording.captured[-1]
                     read = {external.storage for external in iteration.externals}
+
+                    def is_read(tensor: torch.Tensor) -> bool:
+                        return device.table.info(tensor).number in read
+
                     gradients = [
                         (parameter, gradient)
                         for parameter, gradient in self._gradients.now()
-                        if gradient is not None and device.table.info(gradient).number in read
+                        if gradient is not None and is_read(gradient)
                     ]
                     launched = sum(map(launches, iteration.ops))
                     seen = made
@@ -363,6 +386,8 @@ class CapturedStep:
                     modes=modes,
                     optimizers=guards,
                     read_gradients=gradients,
+                    results=self._results,
+                    read_results=self._results.read_by(is_read),
                     launches=launched,
                     numbers=numbers,
                 )
@@ -386,7 +411,7 @@ class CapturedStep:
         numbers, step = self._numbers, self._step
         python = self._python
         standing = python.read(*args, **kwargs) if python is not None else ()
-        gradients = self._gradients.now()
+        gradients, results = self._gradients.now(), self._results
 
         @functools.wraps(step)
         def with_tensors(*args: object, **kwargs: object) -> object:
@@ -398,13 +423,19 @@ class CapturedStep:
             stands = (
                 python.standing(standing, args, kwargs) if python is not None else nullcontext()
             )
-            with numbers.as_tensors(), stands:
-                return detached(step(*args, **kwargs))
+            with numbers.as_tensors(), stands, results.standing():
+                result = step(*args, **kwargs)
+                return detached((result, results.left()) if results else result)
 
         description = Description(
             with_tensors,
             inputs=given,
-            state={**self._state, **roots_of(step), "numbers": numbers.tensors},
+            state={
+                **self._state,
+                **roots_of(step),
+                "numbers": numbers.tensors,
+                "results": results.tensors,
+            },
         )
         origin = Origin(self.name, "", "a call of the captured step")
         target = build(description, origin, mode=None, close=lambda: None)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from graphdoctor.captured.step_optimizers import Numbers, OptimizerGuard
+from graphdoctor.captured.step_results import KeptResults, Place
 from graphdoctor.graphs.calls import (
     Nesting,
     Outputs,
@@ -54,7 +55,8 @@ def signature_of_call(
 class StepGraph:
     """A proved graph of a step.
 
-    The step adds to, or steps with, `read_gradients`, which were there before it began. `numbers` are
+    The step adds to, or steps with, `read_gradients`, which were there before it began. `results` are the
+    attributes that have another tensor in each call, and it reads those in `read_results`. `numbers` are
     those that its Python changes, as they were at the capture.
     Raises `Unwatchable` for a step that leaves behind what a replay cannot.
     """
@@ -67,6 +69,8 @@ class StepGraph:
         modes: Modes,
         optimizers: Sequence[OptimizerGuard],
         read_gradients: Sequence[Gradient],
+        results: KeptResults,
+        read_results: Sequence[Place],
         launches: int,
         numbers: tuple[object, ...] = (),
     ) -> None:
@@ -75,7 +79,7 @@ class StepGraph:
         self._made, self._modes, self._optimizers = made, modes, optimizers
         state = named_tensors(target.roots)
         self._left = list(_gradients_left(made.footprint.tensors, state))
-        self._read = read_gradients
+        self._read, self._read_results = read_gradients, read_results
         if rebound := next(_rebound(made.footprint.tensors, state), ""):
             raise Unwatchable(
                 f"the step puts another tensor into {rebound}: copy into the one that is there"
@@ -88,7 +92,8 @@ class StepGraph:
         roots = {n: r for n, r in target.roots.items() if not isinstance(r, _GUARDED_APART)}
         # The target's step is a wrapper: the variables to watch are those of the functions that it wraps.
         roots |= {f"step of {n}": each for n, r in roots.items() for each in _wrapped_by(r)}
-        self._guard = Guard(roots, without=apart)
+        with results.standing():
+            self._guard = Guard(roots, without=apart)
         if memory_of(given) & memory_of(state.values()):
             raise Unwatchable("an argument of the step is a tensor of its state")
         outputs = Outputs(
@@ -99,6 +104,10 @@ class StepGraph:
             clones=True,
         )
         self._graph = GraphedCallable(made.graph, given, outputs.build)
+
+    def load_results(self) -> str:
+        """Take the tensors of attributes as inputs of the next replay; returns why one does not fit, or ""."""
+        return next(filter(None, [place.load() for place in self._read_results]), "")
 
     def run(self, tensors: Sequence[torch.Tensor]) -> object:
         """Replay the step on these tensors; the gradients are then where eager leaves them."""

@@ -239,9 +239,101 @@ def state_as_arguments(wrap: Callable[[Any], Any]) -> tuple[list[float], list[to
     return [loss.item() for loss in losses], list(model.parameters())
 
 
+def results_in_attributes(
+    wrap: Callable[[Any], Any],
+) -> tuple[list[float], list[torch.Tensor]]:
+    """An object that gets its batch in an attribute, and keeps its loss in one, as CycleGAN's do."""
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.net = nn.Linear(16, 4).cuda()
+            self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+        def set_input(self, seed: int) -> None:
+            self.x, self.y = _numbers(8, 16, seed=seed).cuda(), _classes(4, 8, seed=seed).cuda()
+
+        def optimize_parameters(self) -> None:
+            self.out = self.net(self.x)
+            self.loss = nn.functional.cross_entropy(self.out, self.y)
+            self.optimizer.zero_grad()
+            self.loss.backward()
+            self.optimizer.step()
+
+    trainer = Trainer()
+    step, losses = wrap(trainer.optimize_parameters), []
+    for i in range(CALLS):
+        trainer.set_input(i)
+        step()
+        losses.append(trainer.loss.detach())
+    return [loss.item() for loss in losses], list(trainer.net.parameters())
+
+
+def hidden_state(wrap: Callable[[Any], Any]) -> tuple[list[float], list[torch.Tensor]]:
+    """A recurrent model that keeps its hidden state, and its last loss, from one call to the next."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = nn.GRUCell(8, 16), nn.Linear(16, 1)
+            self.hidden = torch.zeros(4, 16, device="cuda")
+            self.last_loss: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            hidden = self.cell(x, self.hidden)
+            self.hidden = hidden.detach()
+            out: torch.Tensor = self.head(hidden)
+            self.last_loss = nn.functional.mse_loss(out, y)
+            return out
+
+    model = Model().cuda()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+
+    def train_step(x: torch.Tensor, y: torch.Tensor) -> None:
+        model(x, y)
+        assert model.last_loss is not None
+        model.last_loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step, losses = wrap(train_step), []
+    for i in range(CALLS):
+        step(_numbers(4, 8, seed=i).cuda(), _numbers(4, 1, seed=100 + i).cuda())
+        assert model.last_loss is not None
+        losses += [model.last_loss.detach(), model.hidden.sum()]
+        if i == 8:  # a new sequence
+            model.hidden = torch.zeros(4, 16, device="cuda")
+    return [loss.item() for loss in losses], list(model.parameters())
+
+
+def a_sample_that_is_kept(wrap: Callable[[Any], Any]) -> tuple[list[float], list[torch.Tensor]]:
+    """A sample made with gradients, as dcgan's: its graph holds the parameters' accumulations."""
+    model = nn.Linear(16, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    sample = model(torch.ones(2, 16, device="cuda"))
+    step = wrap(train_step)
+    losses = [step(_numbers(8, 16, seed=i).cuda()) for i in range(CALLS)]
+    optimizer.zero_grad()
+    sample.sum().backward()
+    assert model.bias.grad is not None
+    return [*(loss.item() for loss in losses), model.bias.grad.sum().item()], list(
+        model.parameters()
+    )
+
+
 @pytest.mark.parametrize(
     ("loop", "replays"),
     [
+        (a_sample_that_is_kept, 11),
+        (results_in_attributes, 11),
+        (hidden_state, 11),
         (one_cycle, 11),
         (accumulation, 17),
         (gradients_dropped_at_the_end, 11),
@@ -270,3 +362,20 @@ def test_a_captured_step_trains_as_eager_does(loop: Loop, replays: int) -> None:
         for weight, other in zip(weights, trained, strict=True):
             torch.testing.assert_close(other, weight, rtol=2e-3, atol=2e-5)
         assert made[0].replayed >= replays, made[0].explain()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("loop", [a_sample_that_is_kept, results_in_attributes, hidden_state])
+def test_a_captured_step_trains_as_eager_does_on_a_gpu(loop: Loop) -> None:
+    made: list[Any] = []
+
+    def captured(step: Any) -> Any:
+        made.append(graphdoctor.capture(step))
+        return made[0]
+
+    torch.manual_seed(0)
+    losses, _ = loop(lambda step: step)
+    torch.manual_seed(0)
+    found, _ = loop(captured)
+    assert found == pytest.approx(losses, rel=2e-4, abs=1e-5)
+    assert made[0].replayed >= 11, made[0].explain()

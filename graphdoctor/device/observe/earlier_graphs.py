@@ -81,6 +81,25 @@ def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> N
             node.metadata[_KEPT_BY] = by or "a tensor from before"
 
 
+def renew_held_accumulations(roots: Mapping[str, object]) -> None:
+    """Let autograd make the held accumulations anew, on the stream of the next forward pass.
+
+    What holds the old ones still adds to the same gradients. Those of DistributedDataParallel stay, and of
+    subclasses of tensors.
+    """
+    gc.collect()
+    held = _held(roots)
+    parallel = _parameters_of_data_parallel() if held else set()
+    for node in held:
+        leaf = node.variable
+        if leaf in parallel or type(leaf) not in (torch.Tensor, torch.nn.Parameter):
+            continue
+        data = leaf.data
+        other = torch.float16 if leaf.dtype != torch.float16 else torch.float32
+        leaf.data = data.new_empty(0, dtype=other)  # torch drops the accumulation with the dtype
+        leaf.data = data
+
+
 def _held(roots: Mapping[str, object]) -> list[Any]:
     """The accumulations that outlive a look at them."""
     mark_all(roots, _LOOKED)
