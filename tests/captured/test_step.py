@@ -328,9 +328,41 @@ def a_sample_that_is_kept(wrap: Callable[[Any], Any]) -> tuple[list[float], list
     )
 
 
+def limits_of_an_environment(
+    wrap: Callable[[Any], Any],
+) -> tuple[list[float], list[torch.Tensor]]:
+    """The step reads the limits of actions from an environment, which counts the program's steps."""
+
+    class Environment:
+        def __init__(self) -> None:
+            self.limits, self.at = (-0.1, 0.1), 0
+
+    envs = Environment()
+    model = nn.Linear(16, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).clamp(envs.limits[0], envs.limits[1]).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step, losses = wrap(train_step), []
+    for i in range(CALLS):
+        envs.at += 1
+        if i == 9:
+            envs.limits = (-0.2, 0.2)  # a value that the graph would not follow
+        if i == 11:
+            envs.limits = (-0.1, 0.1)
+        losses.append(step(_numbers(8, 16, seed=i).cuda()))
+    return [loss.item() for loss in losses], list(model.parameters())
+
+
 @pytest.mark.parametrize(
     ("loop", "replays"),
     [
+        (limits_of_an_environment, 9),
         (a_sample_that_is_kept, 11),
         (results_in_attributes, 11),
         (hidden_state, 11),

@@ -217,7 +217,7 @@ def test_the_variables_of_a_step_are_watched(
     model, settings = deep, Settings(1.0)
 
     def step(x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.relu(model(x)) * settings.power * _EPOCH
+        return nn.functional.relu(model(x)) * settings.power * len(settings.sizes) * _EPOCH
 
     guard, before = Guard({"step": step}), dict(globals())
     assert guard.is_same() and guard.difference() == ""
@@ -227,6 +227,23 @@ def test_the_variables_of_a_step_are_watched(
             assert not guard.is_same() and named in guard.difference()
     finally:
         globals().update(before)
+
+
+def test_of_an_object_only_the_attributes_that_a_step_reads_are_watched() -> None:
+    settings, passed_on = Settings(1.0), Settings(1.0)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x * settings.power * len(vars(passed_on))
+
+    guard = Guard({"step": step})
+    settings.sizes.append(1)
+    assert guard.is_same()
+    settings.power = 2.0
+    assert not guard.is_same() and "settings.power" in guard.difference()
+    settings.power = 1.0
+    assert not guard.difference()
+    passed_on.sizes.append(1)
+    assert "passed_on.sizes" in guard.difference()
 
 
 def test_what_only_generation_reads_is_frozen(deep: Deep) -> None:

@@ -24,10 +24,16 @@ from torch.nn.modules import module as torch_module
 
 from graphdoctor.graphs.calls.signature import is_constant
 from graphdoctor.graphs.tensor_layouts import TensorLayouts, are_at
-from graphdoctor.target.state.attributes import attributes, has_walkable_state, slots_of
+from graphdoctor.target.state.attributes import (
+    attributes,
+    has_walkable_state,
+    is_stateful,
+    slots_of,
+)
 from graphdoctor.target.state.dict_versions import DictVersions
 from graphdoctor.target.state.kinds.kind import Visit
 from graphdoctor.target.state.kinds.tensors import grad_of
+from graphdoctor.target.state.variables import attributes_read
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.figures import shortened
 
@@ -152,7 +158,16 @@ class ReachableState:
             reader = partial(_values_of, variables)
             self.others.append(Entries("", step, (reader,), variables, variables()))
             for name, held in variables().items():
-                named.setdefault(str(name), held)
+                read = _attributes_read(step, str(name), held)
+                if not read:
+                    named.setdefault(str(name), held)
+                    continue
+                # What else the object holds may change: an environment that counts its own steps.
+                now = partial(_only, attributes(held), read)
+                self.others.append(
+                    Entries(str(name), held, (partial(_values_of, now),), now, now())
+                )
+                named |= {joined(str(name), key): value for key, value in now().items()}
         for held_at, value, _ in _HeldByModules(named, with_empty=False, without=apart):
             if id(value) not in grads:
                 self._add(str(held_at).removeprefix("."), value)
@@ -234,6 +249,18 @@ def _variables(function: FunctionType, names: Sequence[str]) -> dict[object, obj
         with suppress(ValueError):  # one that has no value yet
             found[name] = cell.cell_contents
     return found
+
+
+def _attributes_read(step: FunctionType, name: str, held: object) -> frozenset[str]:
+    """The attributes of an object of the user's, where the step's code reads these alone of it."""
+    if is_stateful(held) or isinstance(held, (torch.Tensor, *_CONTAINERS, *_FROZEN)):
+        return frozenset()
+    read = attributes_read(step, name) or frozenset()
+    return read if read <= attributes(held).keys() else frozenset()
+
+
+def _only(held: dict[str, object], names: frozenset[str]) -> dict[object, object]:
+    return {name: value for name, value in held.items() if name in names}
 
 
 def _values_of(variables: Now, _: object) -> Iterable[object]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
 
 from graphdoctor.target.user_code import is_user_file
 
 Namespace = dict[str, object]
+_LONG = dis.opmap["EXTENDED_ARG"]
 _BY_TEXT = frozenset(
     {"globals", "vars", "getattr", "hasattr", "setattr", "delattr", "__dict__"}
     | {"modules", "import_module"}
@@ -47,6 +50,31 @@ def _candidates(function: FunctionType, mentioned: tuple[str, ...]) -> Iterator[
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # an empty cell
             yield cell.cell_contents
+
+
+def attributes_read(function: FunctionType, name: str) -> frozenset[str] | None:
+    """The attributes that the function's code reads of a variable from outside.
+
+    None where it does anything else with the variable, such as to pass it on or to call one of its methods.
+    """
+    if any(name in _mentioned(each) + each.co_freevars for each in _nested(function.__code__)):
+        return None
+    code = [each for each in dis.get_instructions(function.__code__) if each.opcode != _LONG]
+    found = set()
+    for each, after in pairwise(code):
+        if each.argval != name or not each.opname.startswith("LOAD"):
+            continue
+        # Since Python 3.12 the lowest bit says that a method is called.
+        is_method = sys.version_info >= (3, 12) and bool((after.arg or 0) & 1)
+        is_variable = each.opname in ("LOAD_GLOBAL", "LOAD_DEREF")
+        if not is_variable or after.opname != "LOAD_ATTR" or is_method:
+            return None
+        found.add(str(after.argval))
+    return frozenset(found) or None
+
+
+def _nested(code: CodeType) -> list[CodeType]:
+    return [each for each in code.co_consts if isinstance(each, CodeType)]
 
 
 def _mentioned(code: CodeType) -> tuple[str, ...]:
