@@ -45,6 +45,28 @@ for x, y in data:
     optimizer.step()  # last
 print(total, loss.item())
 """,
+    "a variable that is bound for some models only": HEAD
+    + """\
+is_recurrent = False
+
+
+def run_epoch(batches):
+    if is_recurrent:
+        hidden = torch.zeros(3, 4)
+    for x, y in batches:
+        optimizer.zero_grad()  # first
+        if is_recurrent:
+            out, hidden = model(x, hidden)
+        else:
+            out = model(x)
+        loss = nn.functional.cross_entropy(out, y)
+        loss.backward()
+        optimizer.step()  # last
+        print(loss.item())
+
+
+run_epoch(data)
+""",
     "a function that is called for each epoch": HEAD
     + """\
 def run_epoch(model, optimizer, batches, epoch):

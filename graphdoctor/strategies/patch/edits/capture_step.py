@@ -189,6 +189,7 @@ class _Extraction:
         except NotRebuilt as reason:
             raise NoProposal(str(reason).rstrip(".")) from None
         functions, calls, held = "", "", self._held_by_attributes()
+        given_names: dict[str, None] = {}
         for number, (group, name) in enumerate(zip(self.parts.groups, self.names, strict=True)):
             read = self._arguments(group)
             group, stands_for = with_attributes_apart(group, read & self._kept(group), held)
@@ -202,6 +203,11 @@ class _Extraction:
             unsure = [each for each in unsure if each not in arguments]
             if varies := [each for each in unsure if not self._is_fixed(group, each)]:
                 raise NoProposal(f"`{varies[0]}` is bound in some steps only, and read later")
+            given_names |= dict.fromkeys(
+                each
+                for each in arguments
+                if each not in stands_for and not _is_always_read(each, group.statements)
+            )
             functions += self._function(name, arguments, returned, group, unbound=unsure)
             frozen = self.host_values.difference(returned)
             given = [
@@ -224,12 +230,30 @@ class _Extraction:
         return (
             Import(self.file, self.wrapper.imports),
             Above(self._at(self._top_statement()), self.wrapper.code + functions),
+            *self._bound_in_every_case(given_names),
             Instead(
                 self._at(statements[0]),
                 self._at(statements[-1]),
                 prepared + calls + self.parts.after,
             ),
         )
+
+    def _bound_in_every_case(self, names: Iterable[str]) -> Iterable[Change]:
+        """`name = None` for arguments that the program binds under a condition only, as it reads them."""
+        before = self._before()
+        for name in names:
+            if name in Names(before).sure or name not in Names(before).stored:
+                continue
+            first = next(each for each in before if name in Names([each]).stored)
+            yield Above(self._at(first), f"{name} = None\n")
+
+    def _before(self) -> list[ast.stmt]:
+        """The statements of the step's function that run before the step."""
+        found: list[ast.stmt] = []
+        for holder in self.span.around:
+            block = _block_with(holder, self.span)
+            found += block[: block.index(holder)]
+        return [*found, *self.span.block[: self.span.first], *self.parts.prepared]
 
     def _held_by_attributes(self) -> frozenset[str]:
         """Objects that attributes hold, such as `self.model`: the modules, and what the step's class assigns."""
@@ -369,6 +393,17 @@ class _Extraction:
             functions = (n for n in ast.walk(span.owner) if isinstance(n, ast.FunctionDef))
             live |= {name for each in functions for name in Names(each.body).early}
         return live
+
+
+def _is_always_read(name: str, statements: Iterable[ast.stmt]) -> bool:
+    """Whether statements read a name outside their branches, too."""
+    waiting: list[ast.AST] = [*statements]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+            return True
+        waiting += [node.test] if isinstance(node, ast.If) else ast.iter_child_nodes(node)
+    return False
 
 
 def _in_order(group: Group, names: set[str]) -> list[str]:
