@@ -228,6 +228,17 @@ class TestInputs:
             torch.testing.assert_close(fast(sparse), model(sparse))
         assert replayed(fast) == 0 and "layout" in why(fast)
 
+    def test_a_sparse_input_beside_a_dense_one_is_eager(self, device: EmulatedDevice) -> None:
+        class Convolution(nn.Module):
+            def forward(self, x: torch.Tensor, adjacency: torch.Tensor) -> torch.Tensor:
+                return torch.sparse.mm(adjacency, x)
+
+        x, adjacency = rand(3, 3), rand(3, 3).to_sparse().coalesce()
+        fast = graphdoctor.capture(Convolution(), x, adjacency)
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x, adjacency), adjacency @ x)
+        assert replayed(fast) == 0 and "layout" in why(fast)
+
     def test_what_may_hide_a_tensor_is_not_captured(self, device: EmulatedDevice) -> None:
         class Box:
             def __init__(self, value: torch.Tensor) -> None:

@@ -220,8 +220,10 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 def _index_of(leaf: torch.Tensor, among: Sequence[torch.Tensor]) -> int | None:
     """Where the tensor is that `leaf`, cut from autograd, was; None where it is no such tensor."""
+    if leaf.layout != torch.strided:  # a sparse tensor has no memory of its own
+        return None
     for index, tensor in enumerate(among):
-        if _looks(leaf) == _looks(tensor) and leaf.numel():
+        if tensor.layout == torch.strided and _looks(leaf) == _looks(tensor) and leaf.numel():
             return index
     return None
 

@@ -55,15 +55,14 @@ def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Key, li
     structure = [structure_of(arg, tensors, parts_of_argument) for arg in args]
     for name, arg in kwargs.items():
         structure.append((name, structure_of(arg, tensors, parts_of_argument)))
-    try:
-        looks = tuple(
-            [
-                (t.shape, t.dtype, t.device, t.stride(), t.layout, t.is_conj(), t.is_neg())
-                for t in tensors
-            ]
-        )
-    except (RuntimeError, NotImplementedError) as error:  # a sparse tensor has no strides
-        raise Unwatchable(f"an input is of a layout that no graph is given ({error})") from error
+    for tensor in tensors:
+        if tensor.layout != torch.strided:  # a copy into it would be new memory
+            raise Unwatchable(
+                f"an input is a tensor of layout {tensor.layout}: no graph is given one"
+            )
+    looks = tuple(
+        [(t.shape, t.dtype, t.device, t.stride(), t.is_conj(), t.is_neg()) for t in tensors]
+    )
     return (tuple(structure), len(args), looks, repeats(tensors)), tensors
 
 
