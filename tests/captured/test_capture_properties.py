@@ -151,9 +151,10 @@ moves = st.one_of(
 )
 
 
-@settings(max_examples=30)
+# Few examples of many moves: what an example costs is its capture.
+@settings(max_examples=15)
 @given(
-    moves=st.lists(moves, min_size=3, max_size=14), training=st.booleans(), graphs=st.integers(1, 2)
+    moves=st.lists(moves, min_size=8, max_size=28), training=st.booleans(), graphs=st.integers(1, 2)
 )
 def test_any_order_of_events_and_calls(moves: Any, training: bool, graphs: int) -> None:
     with EmulatedDevice():
@@ -164,8 +165,8 @@ def test_any_order_of_events_and_calls(moves: Any, training: bool, graphs: int) 
         _run(fast, model, twin, moves)
 
 
-@settings(max_examples=15)
-@given(moves=st.lists(moves, min_size=2, max_size=10))
+@settings(max_examples=8)
+@given(moves=st.lists(moves, min_size=6, max_size=18))
 def test_any_order_with_graphs_for_both_passes(moves: Any) -> None:
     with EmulatedDevice():
         model = on_device(Subject()).train()
