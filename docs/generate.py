@@ -16,6 +16,7 @@ from graphdoctor.cli.explain import markdown
 from graphdoctor.operators import CONDITIONS, EFFECTS, OperatorFact, evidence_words, load_table
 from graphdoctor.reporters.plain_json import NOT_FINITE
 from graphdoctor.rules import ALL_RULES
+from graphdoctor.values.audited import AUDIT_SCHEMA_VERSION, AuditReport
 from graphdoctor.values.compared_traces import AnyTrace
 from graphdoctor.values.finding import EFFECT_WORDS
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
@@ -47,6 +48,7 @@ def _schemas() -> Iterator[tuple[str, dict[str, Any]]]:
         ("program", (ProgramReport,), "graphdoctor run", "`graphdoctor run --json` writes", PROGRAM_SCHEMA_VERSION),
         ("sweep", (Sweep,), "graphdoctor sweep", "`graphdoctor sweep --json` writes", SWEEP_SCHEMA_VERSION),
         ("watch", (WatchReport,), "graphdoctor watch", "`graphdoctor watch --json` writes", WATCH_SCHEMA_VERSION),
+        ("audit", (AuditReport,), "graphdoctor audit", "`graphdoctor audit --json` writes", AUDIT_SCHEMA_VERSION),
         ("trace", get_args(AnyTrace), "graphdoctor trace report", traces, TRACE_SCHEMA_VERSION),
     ):  # fmt: skip
         references, components = msgspec.json.schema_components(

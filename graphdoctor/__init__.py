@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from graphdoctor.device.emulated import EmulatedDevice
     from graphdoctor.diagnose.no_sync import no_sync
     from graphdoctor.graphs.segments import Segments
+    from graphdoctor.measure.audit import audit
     from graphdoctor.pipeline import analyze
     from graphdoctor.reporters.for_python import Report
     from graphdoctor.target.program.mark import step
@@ -22,6 +23,7 @@ __all__ = [
     "__version__",
     "allowed",
     "analyze",
+    "audit",
     "capture",
     "no_sync",
     "step",
@@ -36,6 +38,7 @@ _LOADED_FROM = {
     "Segments": "graphdoctor.graphs.segments",
     "allowed": "graphdoctor.values.allowed",
     "analyze": "graphdoctor.pipeline",
+    "audit": "graphdoctor.measure.audit",
     "capture": "graphdoctor.captured",
     "load_ipython_extension": "graphdoctor.cli.notebook",
     "no_sync": "graphdoctor.diagnose.no_sync",

@@ -11,6 +11,7 @@ from typing import NoReturn, Protocol
 
 import graphdoctor
 from graphdoctor.cli.analyze import AnalyzeCommand
+from graphdoctor.cli.audit import AuditCommand
 from graphdoctor.cli.baseline import BaselineCommand
 from graphdoctor.cli.calibrate import CalibrateCommand
 from graphdoctor.cli.check import CheckCommand
@@ -57,6 +58,7 @@ COMMANDS: tuple[Command, ...] = (
     AnalyzeCommand(),
     RunCommand(),
     WatchCommand(),
+    AuditCommand(),
     SweepCommand(),
     TraceCommand(),
     CalibrateCommand(),
@@ -75,8 +77,9 @@ COMMANDS: tuple[Command, ...] = (
 
 EXIT_CODES = """exit codes:
   0  it worked, whatever the verdict; for check: nothing is new or worse;
-     for run and watch: the program's own code, whatever it is
-  1  check: a new finding or a regression; baseline: it would grow
+     for run, watch and audit: the program's own code, whatever it is
+  1  check: a new finding or a regression; baseline: it would grow;
+     audit: the program ended with 0, and a replay used stale memory
   2  wrong usage, or a bug in graphdoctor
   3  the code under analysis failed
   4  this machine cannot do it, such as --device cuda without a GPU"""

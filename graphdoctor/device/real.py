@@ -46,7 +46,7 @@ class RealStorageTable(StorageTable):
         return info
 
 
-class _WatchingMode(ObservedMode):
+class WatchingMode(ObservedMode):
     """Runs each operator as it is; the tensors know where they lie."""
 
     def place(self, call: Call) -> None:
@@ -109,7 +109,7 @@ class WatchedDevice:
         earlier = (EarlierGraphs(self),) if self.assumes_capture else ()
         self._observers = (*before, *earlier, observer)
         try:
-            with Patches() as patches, _WatchingMode(self.table, self._observers):
+            with Patches() as patches, WatchingMode(self.table, self._observers):
                 self._tell_of_calls(patches)
                 yield
         finally:
@@ -127,7 +127,7 @@ class WatchedDevice:
                 self._tell_of_calls(self._patches)
             self._observers = (*self._observers, observer)
         try:
-            with _WatchingMode(table, (observer,)):
+            with WatchingMode(table, (observer,)):
                 yield
         finally:
             with self._lock:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 if TYPE_CHECKING:
     from graphdoctor.reporters.look import Look
+    from graphdoctor.values.audited import AuditReport
     from graphdoctor.values.check import Check
     from graphdoctor.values.compared_traces import AnyTrace
     from graphdoctor.values.diff import Changes
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from graphdoctor.values.sweep import Sweep
     from graphdoctor.values.watched import WatchReport
 
-    Shown = Report | ProgramReport | Check | Changes | Sweep | WatchReport | AnyTrace
+    Shown = Report | ProgramReport | Check | Changes | Sweep | WatchReport | AuditReport | AnyTrace
 
 # The names of the classes in graphdoctor/values/.
 Kind = Literal[
@@ -28,6 +29,7 @@ Kind = Literal[
     "Changes",
     "Sweep",
     "WatchReport",
+    "AuditReport",
     "TraceReport",
     "FolderReport",
     "TraceComparison",
@@ -53,6 +55,7 @@ FORMATS = (
     Format("terminal", ("ProgramReport",), "program_page"),
     Format("terminal", ("Sweep",), "sweep_page"),
     Format("terminal", ("WatchReport",), "watch_page"),
+    Format("terminal", ("AuditReport",), "audit_page"),
     Format("terminal", ("TraceReport",), "trace_page"),
     Format("terminal", ("FolderReport",), "trace_folder"),
     Format("terminal", ("TraceComparison",), "trace_before_after"),
@@ -60,7 +63,11 @@ FORMATS = (
     Format("full", ("Changes",), "diff.full"),
     Format("concise", ("Check",), "check.concise"),
     Format("json", ("Check",), "check.json"),
-    Format("json", ("Report", "ProgramReport", "Sweep", "WatchReport", *_TRACES), "plain_json"),
+    Format(
+        "json",
+        ("Report", "ProgramReport", "Sweep", "WatchReport", "AuditReport", *_TRACES),
+        "plain_json",
+    ),
     Format("sarif", ("Check",), "check.sarif"),
     Format("github", ("Check",), "check.github"),
     Format("gitlab", ("Check",), "check.gitlab"),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from graphdoctor.reporters.look import Look
+from graphdoctor.values.audited import AUDIT_SCHEMA_VERSION, AuditReport
 from graphdoctor.values.check import CHECK_SCHEMA_VERSION, Check
 from graphdoctor.values.compared_traces import FolderReport, TraceComparison
 from graphdoctor.values.errors import UsageError
@@ -40,6 +41,7 @@ _KINDS: dict[type, _Kind] = {
     TraceComparison: _TRACE,
     Sweep: _Kind("sweep", SWEEP_SCHEMA_VERSION, "graphdoctor sweep ... --json"),
     WatchReport: _Kind("watch", WATCH_SCHEMA_VERSION, "graphdoctor watch --json"),
+    AuditReport: _Kind("audit", AUDIT_SCHEMA_VERSION, "graphdoctor audit --json"),
 }
 
 # JSON has no such numbers; a NaN in a model's output must survive saving all the same.

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from graphdoctor.reporters import formats
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import parsed
+from graphdoctor.values.audited import AuditReport
 from graphdoctor.values.check import Check
 from graphdoctor.values.compared_traces import FolderReport, TraceComparison
 from graphdoctor.values.errors import UsageError
@@ -25,6 +26,7 @@ _TYPES: dict[str, type[formats.Shown]] = {
     "check": Check,
     "sweep": Sweep,
     "watch": WatchReport,
+    "audit": AuditReport,
     "trace": TraceReport,
     "trace folder": FolderReport,
     "trace comparison": TraceComparison,

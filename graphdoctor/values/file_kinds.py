@@ -33,6 +33,8 @@ _KINDS: tuple[tuple[frozenset[str], SavedKind], ...] = (
      SavedKind("sweep", "what `graphdoctor sweep` saved", _SHOWN)),
     (frozenset({"allocator", "waits"}),
      SavedKind("watch", "what `graphdoctor watch` saved", _SHOWN)),
+    (frozenset({"audited_graphs", "stale_tensors"}),
+     SavedKind("audit", "what `graphdoctor audit` saved", _SHOWN)),
     *((frozenset({key, "tool_version"}),
        SavedKind(name, "what `graphdoctor trace` saved", _VIEWED))
       for key, name in (("step_basis", "trace"), ("workers", "trace folder"), ("before", "trace comparison"))),

@@ -9,6 +9,7 @@ import pytest
 
 from graphdoctor.cli import main
 from graphdoctor.reporters.plain_json import written
+from graphdoctor.values.audited import AuditReport
 from graphdoctor.values.file_kinds import saved_kind
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
 from graphdoctor.values.sweep import Sweep
@@ -20,6 +21,7 @@ from tests.support.reports import PARTLY_SAFE
 _KEYS = {
     "sweep": Sweep.__struct_fields__,
     "watch": WatchReport.__struct_fields__,
+    "audit": AuditReport.__struct_fields__,
     "trace": TraceReport.__struct_fields__,
     "run": ("schema_version", "tool_version", "ending", "steps"),
     "check": ("kind", "targets", "tool_version", "verdict"),

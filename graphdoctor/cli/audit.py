@@ -1,0 +1,68 @@
+"""`graphdoctor audit serve.py`: a program's CUDA graphs -> which replays use memory that is gone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+from graphdoctor.cli.arguments import add_program_arguments, program_of
+from graphdoctor.cli.output import add_color_argument, check_json_writable, look_of
+from graphdoctor.values.errors import CannotDoItHere
+
+EXIT_STALE = 1
+
+
+class AuditCommand:
+    """Run a program and check the memory of each CUDA graph before its replays.
+
+      graphdoctor audit serve.py -- --port 8000
+      graphdoctor audit --device emulated --json audit.json train.py
+
+    Graphs of torch.cuda.graph, make_graphed_callables and torch.compile are
+    checked. The page on stderr names each tensor that a replay uses at its
+    captured address after it was freed, moved or rebound. The exit code is the
+    program's own; if that is 0 and a stale tensor was found, it is 1.
+    """
+
+    name = "audit"
+    help = "find CUDA graphs whose replays use freed or rebound memory"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add_program_arguments(parser)
+        add = parser.add_argument
+        add("--device", choices=("auto", "cuda", "emulated"), default="auto",
+            help="auto (the default): cuda if there is a GPU, else emulated")  # fmt: skip
+        add("--json", metavar="FILE", help="save the report there too")
+        add_color_argument(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        check_json_writable(args)
+        program, process = program_of(args), os.getpid()
+        import torch
+
+        from graphdoctor.device.emulated import EmulatedDevice
+        from graphdoctor.measure.audit import audit_program
+        from graphdoctor.reporters import audit_page
+        from graphdoctor.reporters.files import save
+        from graphdoctor.reporters.plain_json import written
+
+        # The program may change directory, and put another stream in stderr's place.
+        stream, look = sys.stderr, look_of(args, sys.stderr)
+        json = Path(args.json).absolute() if args.json else None
+        has_gpu = torch.cuda.is_available()
+        if args.device == "cuda" and not has_gpu:
+            raise CannotDoItHere("--device cuda needs a GPU, and torch finds none here")
+        is_emulated = args.device == "emulated" or not has_gpu
+        with EmulatedDevice() if is_emulated else nullcontext():
+            report, text = audit_program(program)
+        if os.getpid() != process:  # a child that the program forked
+            return report.exit_code
+        if text:
+            stream.write(f"{text}\n")
+        stream.write(audit_page.render(report, look))
+        if json is not None:
+            save(written(report), json)
+        return report.exit_code or (EXIT_STALE if report.stale_tensors else 0)

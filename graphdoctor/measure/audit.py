@@ -1,0 +1,329 @@
+"""Each CUDA graph from its capture on -> before each replay, whether the memory that it uses is still there."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import FunctionType, ModuleType
+from typing import Any, Literal
+from weakref import WeakKeyDictionary, ref
+
+import torch
+
+import graphdoctor
+from graphdoctor.device.emulated import EmulatedDevice, entered
+from graphdoctor.device.observe.operators import (
+    Call,
+    Observer,
+    OperatorFacts,
+    tensors_of,
+    written_tensors,
+)
+from graphdoctor.device.observe.storages import StorageInfo, StorageTable, parts_of
+from graphdoctor.device.real import RealStorageTable, WatchingMode
+from graphdoctor.measure.watch.profiler import Gate
+from graphdoctor.measure.watch.watcher import GraphCounts
+from graphdoctor.target.frames import is_machinery, locate
+from graphdoctor.target.program.launch import Program, run_program
+from graphdoctor.target.state.snapshot import plain_torch
+from graphdoctor.target.state.walk import Walk
+from graphdoctor.values.audited import AUDIT_SCHEMA_VERSION, AuditReport, StaleTensor
+from graphdoctor.values.locations import Location
+from graphdoctor.values.program import Ending
+
+_Reason = Literal["freed", "moved", "rebound"]
+_MOST_FRAMES = 8  # of the user's, in which names are looked for
+
+
+class _CaptureMode(WatchingMode):
+    """Lets torch.compile work below it as it does without."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Newer torch compiles nothing under a mode that does not say so."""
+        return True
+
+
+@dataclass(slots=True)
+class _Outside:
+    """A storage from outside the pool, and the first operator that used it."""
+
+    info: StorageInfo
+    key: int
+    nbytes: int
+    address: int  # 0 on the emulated device, where it says nothing
+    shape: tuple[int, ...]
+    dtype: str
+    operator: str
+    location: Location | None
+    is_written: bool = False
+    name: str = ""
+    # The module's dictionary entries that held it.
+    slots: list[tuple[ref[torch.nn.Module], str, str]] = field(default_factory=list)
+
+
+class _CaptureUses(Observer):
+    """Keeps the storages that operators of a capture use and that none of any capture made."""
+
+    def __init__(self, table: StorageTable, made: set[int], *, has_addresses: bool) -> None:
+        self._table, self._made, self._has_addresses = table, made, has_addresses
+        self.outside: dict[int, _Outside] = {}
+
+    def before(self, call: Call) -> None:
+        if _uses_no_memory(call.facts):
+            return
+        written = {id(each) for each in written_tensors(call.facts, call.args, call.kwargs)}
+        for tensor in call.inputs:
+            for part in parts_of(tensor):
+                if not self._table.is_cuda(part) or not part.numel():
+                    continue
+                info = self._table.info(part)
+                if info.number in self._made:
+                    continue
+                found = self.outside.get(info.number)
+                if found is None:
+                    storage = info.storage()
+                    if storage is None:
+                        continue
+                    found = self.outside[info.number] = _Outside(
+                        info=info,
+                        key=storage._cdata,
+                        nbytes=storage.nbytes(),
+                        address=storage.data_ptr() if self._has_addresses else 0,
+                        shape=tuple(tensor.shape),
+                        dtype=str(tensor.dtype).removeprefix("torch."),
+                        operator=call.facts.name,
+                        location=locate().location,
+                    )
+                found.is_written = found.is_written or id(tensor) in written
+
+    def after(self, call: Call) -> None:
+        given = {info.number for info in call.infos}
+        for tensor in tensors_of(call.result):
+            for part in parts_of(tensor):
+                number = self._table.info(part).number
+                if number not in given:
+                    self._made.add(number)
+
+
+def _uses_no_memory(facts: OperatorFacts) -> bool:
+    """Views, and operators that take a shape from a tensor: no kernel of theirs reads it."""
+    if facts.written_args or facts.written_kwargs:
+        return False
+    name = facts.base_name
+    return facts.aliases or facts.makes_garbage or name.endswith("_like") or name.startswith("new_")
+
+
+@dataclass(slots=True)
+class _Capture:
+    """A graph after its capture. `held` is how many tensors of an emulated graph are on each storage."""
+
+    outside: list[_Outside]
+    location: Location | None
+    replays: int = 0
+    held: Counter[int] | None = None
+
+
+class GraphAudit(GraphCounts):
+    """Counts graphs, and before each replay checks the memory from outside that the capture used."""
+
+    def __init__(self) -> None:
+        super().__init__(Gate())
+        self._emulated: EmulatedDevice | None = entered()
+        self._table = self._emulated.table if self._emulated is not None else RealStorageTable()
+        self._made: set[int] = set()  # by number, which no other storage gets
+        self._under_way: dict[int, tuple[_CaptureUses, ExitStack, Location | None]] = {}
+        self._captures: WeakKeyDictionary[Any, _Capture] = WeakKeyDictionary()
+        self.found: list[StaleTensor] = []
+
+    def report(
+        self, command: tuple[str, ...] = (), ending: Ending = "finished", exit_code: int = 0
+    ) -> AuditReport:
+        """What was found so far."""
+        return AuditReport(
+            schema_version=AUDIT_SCHEMA_VERSION,
+            tool_version=graphdoctor.__version__,
+            command=command,
+            device="emulated" if self._emulated is not None else "cuda",
+            ending=ending,
+            exit_code=exit_code,
+            audited_graphs=self.read(),
+            stale_tensors=tuple(self.found),
+        )
+
+    def _begins(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        counted = super()._begins(method)
+
+        @functools.wraps(method)
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            begun = counted(graph, *args, **kwargs)
+            self._captures.pop(graph, None)
+            is_real = self._emulated is None
+            uses = _CaptureUses(self._table, self._made, has_addresses=is_real)
+            watching = ExitStack()
+            if self._emulated is not None:
+                self._emulated.attach(uses)
+                watching.callback(self._emulated.detach, uses)
+            else:
+                watching.enter_context(_CaptureMode(self._table, (uses,)))
+            self._under_way[id(graph)] = uses, watching, locate().location
+            return begun
+
+        return capture_begin
+
+    def _ends(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        counted = super()._ends(method)
+
+        @functools.wraps(method)
+        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            uses, watching, location = self._under_way.pop(id(graph), (None, ExitStack(), None))
+            watching.close()
+            ended = counted(graph, *args, **kwargs)
+            if uses is not None:
+                outside = list(uses.outside.values())
+                if self._emulated is None:
+                    outside = _outside_pools(outside)
+                self._name(outside)
+                self._captures[graph] = _Capture(outside, location)
+            return ended
+
+        return capture_end
+
+    def _replays(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        counted = super()._replays(method)
+
+        @functools.wraps(method)
+        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            capture = self._captures.get(graph)
+            if capture is not None:
+                self._check(graph, capture)
+            return counted(graph, *args, **kwargs)
+
+        return replay
+
+    def _check(self, graph: Any, capture: _Capture) -> None:
+        capture.replays += 1
+        if self._emulated is not None and capture.held is None and graph.tape is not None:
+            capture.held = graph.tape.references()
+        stale = [(each, why) for each in capture.outside if (why := self._reason(each))]
+        if not stale:
+            return
+        replayed_at = locate().location
+        for each, why in stale:
+            capture.outside.remove(each)  # reported once
+            self.found.append(
+                StaleTensor(
+                    reason=why,
+                    name=each.name,
+                    shape=each.shape,
+                    dtype=each.dtype,
+                    operator=each.operator,
+                    is_written=each.is_written,
+                    used_at=each.location,
+                    captured_at=capture.location,
+                    replayed_at=replayed_at,
+                    replay=capture.replays,
+                )
+            )
+
+    def _reason(self, each: _Outside) -> _Reason | None:
+        for module, kind, key in each.slots:
+            owner = module()
+            now = owner.__dict__[kind].get(key) if owner is not None else None
+            if now is not None and self._table.info(now) is not each.info:
+                return "rebound"
+        storage = each.info.storage()
+        if storage is None or storage.nbytes() < each.nbytes:
+            return "freed"
+        if each.address:
+            return "moved" if storage.data_ptr() != each.address else None
+        # An emulated graph itself holds the memory that it uses. One more is `storage`.
+        tapes = sum(c.held[each.key] for c in list(self._captures.values()) if c.held is not None)
+        return "freed" if torch._C._storage_Use_Count(each.key) - 1 <= tapes else None
+
+    def _name(self, outside: list[_Outside]) -> None:
+        """Name what the variables of the capturing frames lead to, parameters by their modules."""
+        wanted = {each.info.number: each for each in outside}
+        if not wanted:
+            return
+        with plain_torch():
+            for path, value, _ in Walk(_roots(), with_empty=False):
+                if isinstance(value, torch.nn.Module):
+                    for kind, key, tensor in _entries(value):
+                        found = self._among(tensor, wanted)
+                        if found is not None:
+                            found.slots.append((ref(value), kind, key))
+                            found.name = found.name or f"{path}.{key}"
+                elif isinstance(value, torch.Tensor):
+                    found = self._among(value, wanted)
+                    if found is not None:
+                        found.name = found.name or str(path)
+
+    def _among(self, tensor: torch.Tensor, wanted: Mapping[int, _Outside]) -> _Outside | None:
+        parts = parts_of(tensor)
+        return wanted.get(self._table.info(parts[0]).number) if len(parts) == 1 else None
+
+
+def _entries(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
+    for kind in ("_parameters", "_buffers"):
+        for key, tensor in module.__dict__[kind].items():
+            if tensor is not None:
+                yield kind, key, tensor
+
+
+def _roots() -> dict[str, object]:
+    """The variables of the user's frames that called, the nearest first."""
+    roots: dict[str, object] = {}
+    frame, frames = sys._getframe(1), 0
+    while frame is not None and frames < _MOST_FRAMES:
+        if not is_machinery(frame.f_code.co_filename):
+            frames += 1
+            for names in (frame.f_locals, frame.f_globals):
+                for name, value in list(names.items()):
+                    if not name.startswith("__") and not isinstance(value, _CODE):
+                        roots.setdefault(name, value)
+        frame = frame.f_back  # type: ignore[assignment]
+    return roots
+
+
+_CODE = (ModuleType, FunctionType, type)
+
+
+def _outside_pools(outside: list[_Outside]) -> list[_Outside]:
+    """Without memory of graphs' private pools, which is theirs while no tensor holds it."""
+    if torch.cuda.get_allocator_backend() != "native":
+        return outside
+    pooled = [
+        (segment["address"], segment["address"] + segment["total_size"])
+        for segment in torch.cuda.memory_snapshot()
+        if tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+    ]
+    return [
+        each for each in outside if not any(start <= each.address < end for start, end in pooled)
+    ]
+
+
+@contextmanager
+def audit() -> Iterator[GraphAudit]:
+    """Check each CUDA graph that is captured in the block, before each of its replays.
+
+    The device is the emulated one if the block is inside `graphdoctor.EmulatedDevice()`, else
+    CUDA. `report()` of what this gives lists the stale tensors so far. Nothing is raised for them.
+    """
+    audited = GraphAudit()
+    with audited.on(torch.cuda.CUDAGraph):
+        yield audited
+
+
+def audit_program(program: Program) -> tuple[AuditReport, str]:
+    """Run it to its end on the device that is entered; the report, and what Python would write to stderr.
+
+    Raises UsageError where there is no such program.
+    """
+    with audit() as audited:
+        ended = run_program(program, lambda: False)
+    return audited.report(program.command, ended.ending, ended.exit_code), ended.text

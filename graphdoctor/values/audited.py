@@ -1,0 +1,58 @@
+"""What auditing the CUDA graphs of a program gives; plain data, a published JSON schema."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from graphdoctor.values.locations import Location
+from graphdoctor.values.program import Ending
+from graphdoctor.values.watched import WatchedGraphs
+
+AUDIT_SCHEMA_VERSION = 1
+
+
+class StaleTensor(Struct, frozen=True):
+    """A tensor from outside a graph's pool that a replay uses where it was at capture, and is no more.
+
+    `reason`: its memory was `freed`, it was `moved` within its storage object, or its module's
+    parameter or buffer was `rebound` to other memory. `name` is the path at capture, "" if nothing
+    in the capturing frames led there. `used_at` is the line of the first captured operator that
+    used it, `replayed_at` that of the first replay that was wrong, which was number `replay`.
+    """
+
+    reason: Literal["freed", "moved", "rebound"]
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    operator: str
+    is_written: bool
+    used_at: Location | None
+    captured_at: Location | None
+    replayed_at: Location | None
+    replay: int
+
+
+class AuditReport(Struct, frozen=True):
+    """An audited program, or block. `graphs` are counted by the line that captured them.
+
+    `ending`, `exit_code` are the program's; of a block in Python, `ending` is "finished".
+    """
+
+    schema_version: int
+    tool_version: str
+    command: tuple[str, ...]
+    device: Literal["cuda", "emulated"]
+    ending: Ending
+    exit_code: int
+    audited_graphs: tuple[WatchedGraphs, ...]
+    stale_tensors: tuple[StaleTensor, ...]
+
+    @property
+    def replays(self) -> int:
+        return sum(each.replays for each in self.audited_graphs)
+
+    @property
+    def captures(self) -> int:
+        return sum(each.captures for each in self.audited_graphs)
