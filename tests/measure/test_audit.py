@@ -101,8 +101,12 @@ def test_a_model_that_is_converted_after_make_graphed_callables() -> None:
         call(x).sum().backward()
         assert audit.report().stale_tensors == ()
         net.to(torch.float64)
-        call(x)
-    assert {each.name for each in audit.report().stale_tensors} >= {"net.weight", "net.bias"}
+        call(x)  # <- stale
+    found = audit.report().stale_tensors
+    assert {each.name for each in found} >= {"net.weight", "net.bias"}
+    lines = Path(__file__).read_text().splitlines()
+    places = [each.replayed_at for each in found]
+    assert all(place and lines[place.line - 1].endswith("# <- stale") for place in places)
 
 
 def copied_weights() -> None:
