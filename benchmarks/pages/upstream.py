@@ -1,0 +1,60 @@
+"""benchmarks/data/upstream.jsonl -> docs/upstream.md: bugs that libraries fixed, before and after.
+
+python benchmarks/pages/upstream.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tables import Row, jsonl, table
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "benchmarks/data/upstream.jsonl"  # benchmarks/truth/upstream.py
+PAGE = ROOT / "docs/upstream.md"
+HEAD = ("step", "package", "finding before", "line before", "verdict after", "fixed by")
+
+OPENING = """# Bugs that libraries fixed
+
+Each row is a bug that a public library fixed: a step that a CUDA graph could not capture or that made the CPU wait.
+`graphdoctor analyze` ran on the version before the fix and on the version after it, without a GPU ({torch},
+{dates}).
+
+`python benchmarks/truth/upstream.py benchmarks/data/upstream.jsonl --installs DIR` installs the versions and
+repeats every row. `benchmarks/truth/upstream/manifest.toml` has the step of each row.
+"""
+REMAINING = """
+## Findings that the fix leaves
+
+The version after the fix has other findings in these steps.
+"""
+
+
+def page(rows: list[Row]) -> str:
+    torches = ", ".join(sorted({f"torch {row['torch'].partition('+')[0]}" for row in rows}))
+    dates = " to ".join(sorted({row["date"] for row in rows}))
+    parts = [OPENING.format(torch=torches, dates=dates), "\n".join(table(HEAD, map(_row, rows)))]
+    if left := [row for row in rows if row["after"]["findings"]]:
+        parts += [REMAINING, "\n".join(table(("step", "version", "finding"), map(_left, left)))]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _row(row: Row) -> Iterator[str]:
+    before, after = row["before"], row["after"]
+    found = [(file, line) for rule, file, line in before["findings"] if rule == row["rule"]]
+    yield from (row["name"], f"{row['package']} {before['version']}")
+    yield f"[{row['rule']}](rules/{row['rule']}.md)"
+    yield ", ".join(f"`{file}:{line}`" for file, line in found)
+    yield f"{after['verdict']} ({after['version']})"
+    yield row["reference"]
+
+
+def _left(row: Row) -> Iterator[str]:
+    said = row["after"]
+    yield from (row["name"], f"{row['package']} {said['version']}")
+    yield ", ".join(f"{rule} `{file}:{line}`" for rule, file, line in said["findings"])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(jsonl(DATA)), encoding="utf-8")
