@@ -45,6 +45,7 @@ class _Difference:
     part: int
     before: str
     after: str
+    label: str = ""  # the text just before a number
 
     @property
     def is_number(self) -> bool:
@@ -71,7 +72,7 @@ def likeness(
 
     `again` is one more run of the program as it is, for what it differs by from itself. `captures`: the change
     captures graphs, so that calls have to have been replayed. `rounds`: the change may round otherwise; the
-    weights of `again` were then moved by one unit in the last place before its second step, and no number
+    weights of `again` were then moved by one unit in the last place after each step, and no number
     may be further off than ten times what that makes of any, or than ten units in the last place.
     """
     if reason := _broken(plain, changed):
@@ -169,9 +170,9 @@ def _in_line(line: int, before: str, after: str) -> Iterator[_Difference]:
     for part in range(1, len(one), 2):
         if one[part] == other[part]:
             continue
-        near = one[part - 1][-_NEAR:] + " " + one[part + 1][:_NEAR]
-        if not _OF_TIME.search(near):
-            yield _Difference(line, part, one[part], other[part])
+        label = one[part - 1][-_NEAR:]
+        if not _OF_TIME.search(f"{label} {one[part + 1][:_NEAR]}"):
+            yield _Difference(line, part, one[part], other[part], label)
 
 
 def _is_bar(before: str, after: str) -> bool:
@@ -188,12 +189,20 @@ def _last_place(run: Run) -> float:
 def _is_like_own(
     different: _Difference, own: Sequence[_Difference], least: float, *, rounds: bool
 ) -> bool:
-    """No further from the program's number than the program's own next run was, or than `least` of it."""
+    """No further from the program's number than the program's own next run was, in this line or one before, or than
+    `least` of it.
+    """
     if not different.is_number:
         return False
     numbers = [each for each in own if each.is_number]
-    here = [n.amount for n in numbers if (n.line, n.part) == (different.line, different.part)]
-    if here and different.amount <= _MOST_WORSE * here[0]:
+    # Runs that have drifted apart come near each other again by chance.
+    until_here = [
+        each.amount
+        for each in numbers
+        if (each.part, each.label) == (different.part, different.label)
+        and each.line <= different.line
+    ]
+    if until_here and different.amount <= _MOST_WORSE * max(until_here):
         return True
     if not rounds:
         return False

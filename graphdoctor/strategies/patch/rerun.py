@@ -43,8 +43,8 @@ class Task:
     """A run of a program in a folder, with other text for some files.
 
     It ends after `most_steps` of its first optimizer, if there are so many, and with the first one after
-    `enough_s` seconds. `is_nudged`: the first step of each optimizer moves its weights by one unit in the last
-    place more, which shows what rounding alone does to the program's results.
+    `enough_s` seconds. `is_nudged`: each step of an optimizer moves its weights by one unit in the last place
+    more, which shows what rounding alone does to the program's results.
     """
 
     program: Program
@@ -151,6 +151,7 @@ class _Counted:
         self._task = task
         self._ends_at_s = time.monotonic() + task.enough_s
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
+        self._nudges: Counter[int] = Counter()
         self._ending = Ending()
         self._timed_from_s = self._timed_to_s = 0.0
         self._timed_from = 0
@@ -168,8 +169,9 @@ class _Counted:
 
     def stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer has stepped."""
-        if self._task.is_nudged and id(optimizer) not in self._optimizers:
-            _nudge(optimizer)
+        if self._task.is_nudged:
+            self._nudges[id(optimizer)] += 1
+            _nudge(optimizer, upwards=self._nudges[id(optimizer)] % 2 == 1)
         self._optimizers.setdefault(id(optimizer), optimizer)
         if not self._is_first(optimizer):
             return
@@ -242,13 +244,13 @@ class _Counted:
         return tuple(each.cpu().clone() for each in held)
 
 
-def _nudge(optimizer: torch.optim.Optimizer) -> None:
-    """Move each weight by about one unit in the last place, every second one downwards; draws no random numbers."""
+def _nudge(optimizer: torch.optim.Optimizer, *, upwards: bool) -> None:
+    """Move each weight by about one unit in the last place, every second one the other way; draws no random numbers."""
     with torch.no_grad():
         for group in optimizer.param_groups:
             for weight in group["params"]:
                 if weight.is_floating_point():
-                    eps = torch.finfo(weight.dtype).eps
+                    eps = torch.finfo(weight.dtype).eps * (1.0 if upwards else -1.0)
                     sign = 1.0 - 2.0 * (torch.arange(weight.numel(), device=weight.device) % 2)
                     weight.mul_((1.0 + eps * sign).view(weight.shape).to(weight.dtype))
 

@@ -104,6 +104,16 @@ def test_a_number_that_is_another_one_in_each_run_allows_nothing_of_others() -> 
     assert not likeness(plain, far, nudged, rounds=True).is_same
 
 
+def test_runs_that_have_drifted_apart_may_come_near_each_other_by_chance() -> None:
+    """A GAN: in the second line the program is 0.9 from itself, in the third 0.01."""
+    plain = replace(PLAIN, printed="D: 0.5000\nD: 0.0500\nD: 0.0700\n")
+    nudged = replace(PLAIN, printed="D: 0.5000\nD: 0.9500\nD: 0.0600\n")
+    changed = replace(CHANGED, printed="D: 0.5000\nD: 0.4000\nD: 0.2700\n")
+    assert likeness(plain, changed, nudged, rounds=True).is_same
+    early = replace(changed, printed=changed.printed.replace("0.5000", "0.7000"))
+    assert not likeness(plain, early, nudged, rounds=True).is_same
+
+
 def test_the_speedup_of_runs_that_took_turns_is_of_their_medians() -> None:
     plain = [replace(PLAIN, step_us=each) for each in (200.0, 220.0, 210.0)]
     changed = [replace(CHANGED, step_us=each) for each in (105.0, 100.0, 110.0)]
