@@ -270,7 +270,7 @@ class GraphAudit(GraphCounts):
 
 def _entries(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
     for kind in ("_parameters", "_buffers"):
-        for key, tensor in module.__dict__[kind].items():
+        for key, tensor in module.__dict__.get(kind, {}).items():  # a scripted module has none
             if tensor is not None:
                 yield kind, key, tensor
 
