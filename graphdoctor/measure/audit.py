@@ -6,7 +6,7 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any, Literal
@@ -187,7 +187,9 @@ class GraphAudit(GraphCounts):
                 outside = list(uses.outside.values())
                 if self._emulated is None:
                     outside = _outside_pools(outside)
-                self._name(outside)
+                # Outputs of torch.compile's graphs that were overwritten raise where they are looked at.
+                with suppress(RuntimeError):
+                    self._name(outside)
                 self._captures[graph] = _Capture(outside, location)
             return ended
 
@@ -264,8 +266,11 @@ class GraphAudit(GraphCounts):
                         found.name = found.name or str(path)
 
     def _among(self, tensor: torch.Tensor, wanted: Mapping[int, _Outside]) -> _Outside | None:
-        parts = parts_of(tensor)
-        return wanted.get(self._table.info(parts[0]).number) if len(parts) == 1 else None
+        try:
+            parts = parts_of(tensor)
+            return wanted.get(self._table.info(parts[0]).number) if len(parts) == 1 else None
+        except RuntimeError:  # an output of torch.compile's that was overwritten
+            return None
 
 
 def _entries(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:

@@ -8,6 +8,7 @@ import os
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from pathlib import Path
 
 import libcst as cst
@@ -322,7 +323,13 @@ _BLANK = cst.EmptyLine(indent=False)
 def _spaced(above: Sequence[_Statement], *, is_first: bool) -> list[_Statement]:
     """Two empty lines above a function or class, as its neighbours have them."""
     return [
-        each.with_changes(leading_lines=[_BLANK, _BLANK, *each.leading_lines])
+        each.with_changes(
+            leading_lines=[
+                _BLANK,
+                _BLANK,
+                *dropwhile(lambda line: not line.comment, each.leading_lines),
+            ]
+        )
         if isinstance(each, (cst.FunctionDef, cst.ClassDef)) and not is_first
         else each
         for each in above
