@@ -22,8 +22,9 @@ def programs() -> Iterator[str]:
     yield f"## Programs, on an {about['gpu']}\n"
     yield (
         "Public programs as they are, from one optimizer step to the next with all that they do between, loading"
-        f" included (torch {about['torch']}, {about['date']}): eager, with the diff that `graphdoctor run --diff` wrote"
-        " and verified there, and with torch.compile put in by hand, the faster of its default and reduce-overhead"
+        f" included (torch {about['torch']}, {about['date']}, graphdoctor {about['code']}): eager, with the diff"
+        " that `graphdoctor run --diff` wrote and verified there,"
+        " and with torch.compile put in by hand, the faster of its default and reduce-overhead"
         " modes. New lines are those of the diff that do not only move.\n"
     )
     head = (
@@ -52,10 +53,13 @@ def _public(row: Row) -> Cells:
     lines = row.get("diff_lines") or _NONE
     new = row.get("new_lines") if row.get("diff_lines") else _NONE
     why = _why(row, ours, compiled, eager)
+    gain, tried = _times(eager, ours), row.get("patch") or {}
+    if ours is None and tried.get("is_measured"):
+        gain, why = f"{tried['speedup']['mid']:.2f}x", "timed by `run --diff` only"
     return (
         row["program"],
         _us(eager),
-        _times(eager, ours),
+        gain,
         _times(eager, compiled),
         lines,
         new,
