@@ -38,7 +38,7 @@ def programs() -> Iterator[str]:
     )
     yield from table(head, map(_public, rows))
     yield (
-        "Six steps of `benchmarks/gpu/step_programs.py`, beside versions by hand with `torch.cuda.graph`:\n"
+        "Six steps of `benchmarks/gpu/step_programs.py`, and versions by hand with `torch.cuda.graph`:\n"
     )
     head = ("step", "eager, µs", "`capture(step)`", "by hand", "reduce-overhead", "why not more")
     yield from table(head, _steps(jsonl(OURS)[1:]))

@@ -18,7 +18,8 @@ import {page}
 """
 PRINTS = {
     "results": "print(results.INTRODUCTION, end=chr(10)); "
-    "print(results._machine_page(results.jsonl(next(results.RESULTS.glob('*.jsonl')))), end='')",
+    "print(results._machine_page(results.jsonl(next(results.RESULTS.glob('*.jsonl'))))); "
+    "print(chr(10).join(results.programs()), end='')",
     "prediction": "import json; "
     "print(chr(10).join(prediction._page(json.loads(prediction.DATA.read_text()))))",
 }
