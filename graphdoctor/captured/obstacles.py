@@ -36,9 +36,8 @@ def obstacles(studied: Studied) -> Iterator[str]:
         yield "the recorded iterations cannot be captured as one graph"
     changed = {change.path: change for each in recording.captured for change in each.changes}
     for path, change in changed.items():
-        what = f"the order of {path}" if change.kind == "order" else path
         yield (
-            f"each call changes {what} in Python (from {change.before} to {change.after}), "
+            f"each call changes {path} in Python (from {change.before} to {change.after}), "
             "which a replay would not do"
         )
     yield from _strangers(recording)

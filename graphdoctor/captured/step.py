@@ -239,15 +239,21 @@ class CapturedStep:
         self, graph: StepGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> str:
         """What changed since the capture; numbers and attributes that the step itself changes are no change."""
+        if self._results:
+            with self._results.standing():
+                return self._difference_of_numbers(graph, args, kwargs)
+        return self._difference_of_numbers(graph, args, kwargs)
+
+    def _difference_of_numbers(
+        self, graph: StepGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> str:
         python = self._python
         if python is None:
-            with self._results.standing() if self._results else nullcontext():
-                return graph.difference()
+            return graph.difference()
         now = python.read(*args, **kwargs)
         python.write(graph.numbers, *args, **kwargs)
         try:
-            with self._results.standing() if self._results else nullcontext():
-                return graph.difference()
+            return graph.difference()
         finally:
             python.write(now, *args, **kwargs)
 

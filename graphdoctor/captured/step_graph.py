@@ -107,7 +107,10 @@ class StepGraph:
 
     def load_results(self) -> str:
         """Take the tensors of attributes as inputs of the next replay; returns why one does not fit, or ""."""
-        return next(filter(None, [place.load() for place in self._read_results]), "")
+        for place in self._read_results:
+            if why := place.load():
+                return why
+        return ""
 
     def run(self, tensors: Sequence[torch.Tensor]) -> object:
         """Replay the step on these tensors; the gradients are then where eager leaves them."""

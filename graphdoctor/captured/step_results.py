@@ -15,7 +15,7 @@ from graphdoctor.target.state.walk import Walk
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An attribute, with the tensor that stands in it wherever the step is studied, watched and replayed."""
+    """An attribute, and the tensor that it holds while the step is studied, guarded and replayed."""
 
     holder: dict[str, object]
     name: str

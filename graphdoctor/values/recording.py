@@ -191,7 +191,7 @@ class StateChange(Struct, frozen=True):
     path: str  # "model.steps"
     before: str
     after: str
-    kind: Literal["value", "rebound-tensor", "grown", "order"]
+    kind: Literal["value", "rebound-tensor", "grown"]
 
 
 class Iteration(Struct, frozen=True):

@@ -66,15 +66,11 @@ def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> N
     marked(roots, _KEPT_BY)  # by an analysis before this one
     # torch 2.13 or newer has this process-wide setting.
     is_overridden = getattr(torch._C, "_override_stale_capture_stream", None)
-    if (is_overridden is not None and is_overridden()) or not _held(roots):
+    if is_overridden is not None and is_overridden():
         return
-    gc.collect()  # what nobody reaches holds them no longer than until Python looks
-    if held := _held(roots):
+    if held := _held_by_others(roots):
         paths = _paths_to_accumulations(named_tensors(roots))
-        parallel = _parameters_of_data_parallel()
         for node in held:
-            if node.variable in parallel:
-                continue
             path = paths.get(node, "")
             # A variable of the program's own is a root, too: `holders` say on which line it is bound.
             by = holders if not path or f"{path} (" in holders else path
@@ -82,22 +78,29 @@ def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> N
 
 
 def renew_held_accumulations(roots: Mapping[str, object]) -> None:
-    """Let autograd make the held accumulations anew, on the stream of the next forward pass.
+    """Make autograd create new AccumulateGrad nodes for these parameters, on the stream of the next forward pass.
 
-    What holds the old ones still adds to the same gradients. Those of DistributedDataParallel stay, and of
-    subclasses of tensors.
+    Graphs with the old nodes still add to the same gradients. The nodes of DistributedDataParallel and of
+    subclasses of tensors are kept.
     """
-    gc.collect()
-    held = _held(roots)
-    parallel = _parameters_of_data_parallel() if held else set()
-    for node in held:
+    for node in _held_by_others(roots):
         leaf = node.variable
-        if leaf in parallel or type(leaf) not in (torch.Tensor, torch.nn.Parameter):
+        if type(leaf) not in (torch.Tensor, torch.nn.Parameter):
             continue
         data = leaf.data
         other = torch.float16 if leaf.dtype != torch.float16 else torch.float32
         leaf.data = data.new_empty(0, dtype=other)  # torch drops the accumulation with the dtype
         leaf.data = data
+
+
+def _held_by_others(roots: Mapping[str, object]) -> list[Any]:
+    """The accumulations that something else than DistributedDataParallel keeps alive."""
+    if not _held(roots):
+        return []
+    gc.collect()  # what nobody reaches holds them no longer than until Python looks
+    held = _held(roots)
+    parallel = _parameters_of_data_parallel() if held else set()
+    return [node for node in held if node.variable not in parallel]
 
 
 def _held(roots: Mapping[str, object]) -> list[Any]:

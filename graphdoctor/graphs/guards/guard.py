@@ -157,9 +157,10 @@ class ReachableState:
             variables = partial(_variables, step, _names_loaded(step))
             reader = partial(_values_of, variables)
             self.others.append(Entries("", step, (reader,), variables, variables()))
+            by_attributes = attributes_read(step)
             for name, held in variables().items():
-                read = _attributes_read(step, str(name), held)
-                if not read:
+                read = by_attributes.get(str(name), set())
+                if not read or _is_watched_whole(held) or not read <= attributes(held).keys():
                     named.setdefault(str(name), held)
                     continue
                 # What else the object holds may change: an environment that counts its own steps.
@@ -251,15 +252,11 @@ def _variables(function: FunctionType, names: Sequence[str]) -> dict[object, obj
     return found
 
 
-def _attributes_read(step: FunctionType, name: str, held: object) -> frozenset[str]:
-    """The attributes of an object of the user's, where the step's code reads these alone of it."""
-    if is_stateful(held) or isinstance(held, (torch.Tensor, *_CONTAINERS, *_FROZEN)):
-        return frozenset()
-    read = attributes_read(step, name) or frozenset()
-    return read if read <= attributes(held).keys() else frozenset()
+def _is_watched_whole(held: object) -> bool:
+    return is_stateful(held) or isinstance(held, (torch.Tensor, *_CONTAINERS, *_FROZEN))
 
 
-def _only(held: dict[str, object], names: frozenset[str]) -> dict[object, object]:
+def _only(held: dict[str, object], names: set[str]) -> dict[object, object]:
     return {name: value for name, value in held.items() if name in names}
 
 

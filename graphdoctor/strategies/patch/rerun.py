@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from graphdoctor.device.open import open_device
 from graphdoctor.device.processes.fresh import FreshProcesses, fresh_processes
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.calls.tally import Tallied, around_steps, kept_tallies
+from graphdoctor.measure.watch.profiler import replaced
 from graphdoctor.target.program.ending import Ending
 from graphdoctor.target.program.launch import Program, run_program
 from graphdoctor.values.options import DeviceChoice
@@ -275,11 +276,9 @@ def _counting(counted: _Counted) -> Iterator[None]:
             hook.remove()
 
 
-@contextmanager
-def _graphs_counted(counted: _Counted) -> Iterator[None]:
+def _graphs_counted(counted: _Counted) -> AbstractContextManager[None]:
     """In the block, `counted` hears of captures and replays, on a GPU and on the emulated device."""
     graphs: Any = torch.cuda.CUDAGraph
-    before = {name: vars(graphs).get(name) for name in ("capture_begin", "capture_end", "replay")}
     begin, end, replay = graphs.capture_begin, graphs.capture_end, graphs.replay
 
     def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
@@ -292,13 +291,8 @@ def _graphs_counted(counted: _Counted) -> Iterator[None]:
         finally:
             counted.captured(graph)
 
-    graphs.capture_begin, graphs.capture_end = capture_begin, capture_end
-    graphs.replay = lambda graph: counted.replay(graph, lambda: replay(graph))
-    try:
-        yield
-    finally:
-        for name, method in before.items():
-            if method is None:
-                delattr(graphs, name)
-            else:
-                setattr(graphs, name, method)
+    def replayed(graph: Any) -> object:
+        return counted.replay(graph, lambda: replay(graph))
+
+    methods = {"capture_begin": capture_begin, "capture_end": capture_end, "replay": replayed}
+    return replaced(graphs, methods)

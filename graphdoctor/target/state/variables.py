@@ -52,29 +52,28 @@ def _candidates(function: FunctionType, mentioned: tuple[str, ...]) -> Iterator[
             yield cell.cell_contents
 
 
-def attributes_read(function: FunctionType, name: str) -> frozenset[str] | None:
-    """The attributes that the function's code reads of a variable from outside.
+def attributes_read(function: FunctionType) -> dict[str, set[str]]:
+    """The attributes that the function's code reads of variables from outside, by variable.
 
-    None where it does anything else with the variable, such as to pass it on or to call one of its methods.
+    Without variables that it uses in another way, such as to pass one on or to call one of its methods.
     """
-    if any(name in _mentioned(each) + each.co_freevars for each in _nested(function.__code__)):
-        return None
+    found: dict[str, set[str]] = {}
+    others: set[object] = set()
+    for nested in function.__code__.co_consts:
+        if isinstance(nested, CodeType):
+            others.update(_mentioned(nested), nested.co_freevars)
     code = [each for each in dis.get_instructions(function.__code__) if each.opcode != _LONG]
-    found = set()
     for each, after in pairwise(code):
-        if each.argval != name or not each.opname.startswith("LOAD"):
+        if not isinstance(each.argval, str) or not each.opname.startswith("LOAD"):
             continue
-        # Since Python 3.12 the lowest bit says that a method is called.
+        # Since Python 3.12 the lowest bit is set if a method is called.
         is_method = sys.version_info >= (3, 12) and bool((after.arg or 0) & 1)
         is_variable = each.opname in ("LOAD_GLOBAL", "LOAD_DEREF")
         if not is_variable or after.opname != "LOAD_ATTR" or is_method:
-            return None
-        found.add(str(after.argval))
-    return frozenset(found) or None
-
-
-def _nested(code: CodeType) -> list[CodeType]:
-    return [each for each in code.co_consts if isinstance(each, CodeType)]
+            others.add(each.argval)
+        else:
+            found.setdefault(each.argval, set()).add(str(after.argval))
+    return {name: read for name, read in found.items() if name not in others}
 
 
 def _mentioned(code: CodeType) -> tuple[str, ...]:
