@@ -7,6 +7,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import partial
+from operator import is_
 from typing import Any
 
 from graphdoctor.values.errors import GraphDoctorError
@@ -22,6 +24,11 @@ _MOVES = "os.chdir"
 _LOOKS = frozenset({"object.__getattr__", "builtins.id", "sys._getframe"})
 _COMPILERS = (f"{os.sep}torch{os.sep}_inductor{os.sep}", f"{os.sep}triton{os.sep}")
 _thread = threading.local()
+_lock = threading.Lock()
+_blocks = 0
+# Python calls a hook for each `id(x)` as long as the process lives: outside of all blocks, a C function that
+# has no effect.
+_hook: Any = partial(is_)
 _is_installed = False
 
 
@@ -82,13 +89,22 @@ def audited(hear: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
     global _is_installed
     if not _is_installed:
         _is_installed = True
-        sys.addaudithook(_audit)
+        sys.addaudithook(_hook)
     before = getattr(_thread, "hearing", ())
     _thread.hearing = (*before, hear)
+    _count_blocks(+1)
     try:
         yield
     finally:
+        _count_blocks(-1)
         _thread.hearing = before
+
+
+def _count_blocks(change: int) -> None:
+    global _blocks
+    with _lock:
+        _blocks += change
+        _hook.__setstate__((_audit if _blocks else is_, (), {}, None))
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
