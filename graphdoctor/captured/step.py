@@ -10,7 +10,7 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import MethodType
 from typing import Any, SupportsIndex
@@ -19,6 +19,7 @@ import torch
 
 from graphdoctor.captured.obstacles import obstacles
 from graphdoctor.captured.plan import CapturePlan, explain
+from graphdoctor.captured.step_calls import CallsOfKinds, LastCalls
 from graphdoctor.captured.step_gradients import StartingGradients
 from graphdoctor.captured.step_graph import StepGraph, signature_of_call
 from graphdoctor.captured.step_optimizers import (
@@ -50,11 +51,15 @@ from graphdoctor.proof.stage import prove_whole_step
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description, named_state
-from graphdoctor.target.roots import roots_of
+from graphdoctor.target.gradient_mode import gradient_mode
+from graphdoctor.target.program.saved_steps import in_turn
+from graphdoctor.target.roots import roots_among, roots_of
+from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.tree import leaves, map_leaves
 from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.options import AnalyzeOptions
+from graphdoctor.values.report import Mode
 
 WARMUP_CALLS = 3  # as torch advises before a capture; the first calls create state
 MOST_GRAPHS = 8
@@ -79,7 +84,8 @@ class CapturedStep:
     """A step whose calls are replays of CUDA graphs, each proved to compute what eager computes.
 
     The first calls are ordinary steps of the program. Then one call is studied: the step is recorded,
-    diagnosed, captured and compared with eager, and all state is restored. That call and those after it are
+    diagnosed, captured and compared with eager, and all state is restored. Of a step that trains nothing, the
+    calls just before are run again, from what they found. That call and those after it are
     replays. A call of another signature (shapes, Python numbers, training flags) gets a graph of its own,
     up to `max_graphs`. Whatever does not fit runs eagerly and is counted by its reason.
 
@@ -117,6 +123,8 @@ class CapturedStep:
         self._python: PythonPart | None = None
         self._why_no_python = ""
         self._code_seen = CodeSeen()
+        self._trains = False
+        self._last_calls = CallsOfKinds()
         register(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
@@ -190,6 +198,7 @@ class CapturedStep:
         """Give the memory of all graphs back; calls are eager from now on."""
         with self._lock:
             self._forget()
+            self._last_calls.forget()
             self._off = _RELEASED
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
@@ -285,7 +294,7 @@ class CapturedStep:
         except Exception as error:  # the step raises its own
             raise Unwatchable(f"its Python cannot be run: {error}") from error
         ways = (seen.branches, seen.schedules) if seen is not None else ()
-        call = (key, flags, torch.is_grad_enabled(), ways)
+        call = (key, flags, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), ways)
         return (call, self._gradients.key_of(call)), tensors, seen
 
     def _without_graph(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
@@ -295,15 +304,17 @@ class CapturedStep:
             return self._eager(_MANY_SIGNATURES, args, kwargs)
         self._seen[key] += 1
         self._warm_calls += 1
-        if self._warm_calls <= WARMUP_CALLS or self._seen[key] == 1:
-            return self._warm_up(key[0], args, kwargs)
-        if len(self._graphs) >= self._max_graphs:
+        has_room = len(self._graphs) < self._max_graphs
+        has_calls = self._trains or not has_room or self._last_calls.are_enough(key)
+        if self._warm_calls <= WARMUP_CALLS or self._seen[key] == 1 or not has_calls:
+            return self._warm_up(key, args, kwargs)
+        if not has_room:
             return self._eager(f"there are {self._max_graphs} graphs already", args, kwargs)
-        made = self._studied(args, kwargs)
+        made = self._studied(key, args, kwargs)
         if isinstance(made, str):
             self._refused[key] = made
             if not self._graphs:
-                self.plan = CapturePlan("eager", obstacles=(made,), mode="training")
+                self.plan = CapturePlan("eager", obstacles=(made,), mode=self._mode)
             return self._eager(made, args, kwargs)
         return self._add(made, args, kwargs)
 
@@ -315,7 +326,7 @@ class CapturedStep:
             "whole",
             launches=made.launches,
             captured_launches=made.launches,
-            mode="training",
+            mode=self._mode,
             graphs_of_step=len(self._graphs),
         )
         return self._replay(made, tensors, seen, args, kwargs)
@@ -326,17 +337,28 @@ class CapturedStep:
         result = self._step(*args, **kwargs)
         return result if self._off == _ONLY_FORWARD else detached(result)
 
-    def _warm_up(self, call: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    @property
+    def _mode(self) -> Mode:
+        return "training" if self._trains else "inference"
+
+    def _warm_up(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """An eager call that also shows what the step does with the gradients that it finds."""
         known = len(self._results)
+        if self._seen[key] > 1 and not self._trains and len(self._graphs) < self._max_graphs:
+            inputs = Inputs(_on_gpu(args), _on_gpu(kwargs))
+            held = roots_among(inputs, self._step)
+            self._last_calls.add(key, inputs, {**self._state, **roots_of(self._step), **held})
         with (
-            self._gradients.observed(call) as observed,
+            self._gradients.observed(key[0]) as observed,
             self._code_seen.listening(),
             self._results.observed(),
         ):
             result = self._step(*args, **kwargs)
         if len(self._results) > known:
             self._forget()  # all graphs are captured again, with these attributes as results
+        if observed.has_run_backward:
+            self._trains = True
+            self._last_calls.forget()
         if observed.has_run_backward or not any(
             map(_requires_gradient, leaves(result, "result").values())
         ):
@@ -345,19 +367,22 @@ class CapturedStep:
         self.plan = CapturePlan("eager", obstacles=(_ONLY_FORWARD,))
         return result
 
-    def _studied(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepGraph | str:
+    def _studied(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepGraph | str:
         """A proved graph of the step for such calls, or why there is none; all state is as before."""
         if self._code_seen.reads_schedule():
             return _READS_SCHEDULE
         if reason := self._stranger_to_python():
             self._python, self._why_no_python = None, reason
         self._numbers.fill()
+        calls, mode = self._last_calls.take(key), gradient_mode()
         try:
             with watched_device() as device, alone():
-                target = self._target(args, kwargs)
+                target = self._target(args, kwargs, calls, mode)
                 renew_held_accumulations(target.roots)
                 modes = Modes()
                 with put_back(target):
+                    if calls is not None:
+                        calls.rewind()
                     setting = Setting(device, AnalyzeOptions(iterations=_ITERATIONS, strategies=()))
                     studied = stages.study(target, setting)
                     if reason := next(iter(obstacles(studied)), ""):
@@ -412,7 +437,13 @@ class CapturedStep:
         reader = seen.reader_of(python.names, without=python.code)
         return f"{reader}() may read {' or '.join(sorted(python.names))}" if reader else ""
 
-    def _target(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
+    def _target(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        calls: LastCalls | None,
+        mode: Callable[[], AbstractContextManager[Any]],
+    ) -> Target:
         given = Inputs(_on_gpu(args), _on_gpu(kwargs))
         numbers, step = self._numbers, self._step
         python = self._python
@@ -429,7 +460,7 @@ class CapturedStep:
             stands = (
                 python.standing(standing, args, kwargs) if python is not None else nullcontext()
             )
-            with numbers.as_tensors(), stands, results.standing():
+            with mode(), numbers.as_tensors(), stands, results.standing():
                 result = step(*args, **kwargs)
                 return detached((result, results.left()) if results else result)
 
@@ -444,8 +475,12 @@ class CapturedStep:
             },
         )
         origin = Origin(self.name, "", "a call of the captured step")
-        target = build(description, origin, mode=None, close=lambda: None)
-        return replace(target, is_warm=True)
+        target = replace(build(description, origin, mode=None, close=lambda: None), is_warm=True)
+        if calls is None:
+            return target
+        state = memory_of(named_tensors(target.roots).values())
+        batches = [*calls.inputs, clone_inputs(given, kept=state)]
+        return replace(target, fresh_inputs=in_turn(batches), variation=None)
 
     def _forget(self) -> None:
         for graph in self._graphs.values():

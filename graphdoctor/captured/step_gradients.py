@@ -80,5 +80,7 @@ def _memory_of(tensor: torch.Tensor) -> StorageWeakRef | None:
 
 def _versions(tensor: torch.Tensor) -> tuple[int, int]:
     """Counts the writes to a tensor and to its gradient."""
+    if tensor.is_inference():  # which counts none, and is not trained
+        return -1, -1
     gradient = tensor.grad
     return tensor._version, -1 if gradient is None else gradient._version

@@ -18,11 +18,12 @@ from graphdoctor.graphs.calls import (
     signature,
 )
 from graphdoctor.graphs.calls.outputs import tensors_in
-from graphdoctor.graphs.calls.signature import Key
+from graphdoctor.graphs.calls.signature import TENSORS, Key, is_constant, parts_of_argument
 from graphdoctor.graphs.graphed_callable import GraphedCallable
 from graphdoctor.graphs.guards import Guard, Modes
 from graphdoctor.graphs.whole_step import CapturedStep as WholeStep
 from graphdoctor.target import Target
+from graphdoctor.target.state.attributes import attributes, has_walkable_state
 from graphdoctor.target.state.clone import memory_of
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.walk import Walk
@@ -42,14 +43,22 @@ def signature_of_call(
 ) -> tuple[Key, list[torch.Tensor]]:
     """The key of a call's arguments, and its tensors in order, as `signature` gives them.
 
-    A module, optimizer or the like among them is state: it counts by its identity.
+    A module, an optimizer or another object that can change, such as a cache, is state: it counts by its identity.
     """
 
     def identity(argument: object) -> object:
-        is_state = isinstance(argument, (torch.nn.Module, *_GUARDED_APART))
+        if type(argument) in TENSORS or is_constant(argument):
+            return argument
+        is_state = isinstance(argument, (torch.nn.Module, *_GUARDED_APART)) or _is_object(argument)
         return (type(argument).__name__, id(argument)) if is_state else argument
 
     return signature(tuple(map(identity, args)), {n: identity(v) for n, v in kwargs.items()})
+
+
+def _is_object(argument: object) -> bool:
+    """Whether a guard can watch what an argument holds, while no copy of it can hold other tensors."""
+    can_change = bool(attributes(argument)) and not callable(argument)
+    return can_change and has_walkable_state(argument) and parts_of_argument(argument) is None
 
 
 class StepGraph:

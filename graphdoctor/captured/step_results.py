@@ -79,7 +79,8 @@ class KeptResults:
                 seen[key] = ref(tensor)
                 before = self._last.get(key)
                 if before is not None and before() is not tensor and key not in self._places:
-                    self._places[key] = Place(holder, name, tensor.detach().clone())
+                    with torch.inference_mode(False):  # calls outside it write to the copy, too
+                        self._places[key] = Place(holder, name, tensor.detach().clone())
         self._last = seen
 
     @contextmanager

@@ -115,7 +115,8 @@ def replay_twin(
 
 def _follow(seen: Footprint, leader: Footprint) -> None:
     """Give what a step left behind in its state the leader's values, in place."""
-    with _disable_current_modes(), torch.no_grad():
+    # A tensor that was made in inference mode is written to in that mode only.
+    with _disable_current_modes(), torch.inference_mode():
         pairs = [
             (led, tensor)
             for path, tensor in seen.tensors.items()

@@ -16,6 +16,8 @@ from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.static_inputs import InputMismatch
 from graphdoctor.graphs.whole_step import capture_whole_step
 from graphdoctor.proof.verify import verify_whole_step
+from graphdoctor.target.build import Origin, build
+from graphdoctor.target.description import Description
 from graphdoctor.target.state.snapshot import named_tensors, named_values
 from graphdoctor.target.target import Inputs
 from graphdoctor.values.captures import WHOLE_STEP
@@ -179,3 +181,24 @@ def test_a_released_step_cannot_be_replayed(exact: bool) -> None:
     with pytest.raises(RuntimeError):
         graph.replay()
     assert graph.outputs is None
+
+
+@pytest.mark.usefixtures("exact")
+def test_warm_ups_leave_a_warm_step_where_its_program_is() -> None:
+    """A step of a program writes into a cache of which one place is left."""
+    kept, filled = torch.zeros(4, 2, device="cuda"), torch.full((1,), 3, device="cuda")
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        kept.index_copy_(0, filled, x)
+        filled.add_(1)
+        return kept.sum(0)
+
+    described = Description(step, inputs=Inputs((torch.ones(1, 2, device="cuda"),)))
+    target = build(described, Origin("step", "", "a function"), mode=None, close=lambda: None)
+
+    graph = capture_whole_step(replace(target, is_warm=True), warmup=1)
+
+    assert not isinstance(graph, Refusal)
+    assert filled.item() == 3
+    graph.start.restore()
+    assert filled.item() == 3

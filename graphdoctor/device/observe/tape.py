@@ -231,6 +231,7 @@ class Tape:
         self._done: dict[int, list[Made]] = {}  # by the entry that uses it last
         self.host_draws = HostDraws(self.entries)
         self._resized: dict[int, tuple[torch.UntypedStorage, int]] = {}  # with its size before
+        self._has_inference = False  # only inference mode may write into tensors that it has made
 
     def add(self, call: Call, location: Location | None) -> None:
         """Keep a call that ran on the device, unless replaying it would do nothing (a view)."""
@@ -240,6 +241,7 @@ class Tape:
                 args, kwargs = self._frozen(call, by_value=True)
                 self.host_draws.add(Call(call.func, call.facts, args, kwargs))
             return
+        self._has_inference = self._has_inference or torch.is_inference_mode_enabled()
         made = self._results(call)
         is_kept = self._table.is_pinned if to_host else self._table.is_cuda
         anew = self._made_anew(made, is_kept)
@@ -373,6 +375,7 @@ class Tape:
             torch._C.DisableTorchFunction(),
             torch._C._AutoDispatchBelowAutograd(),
             torch._C._DisableAutocast(),  # it was applied when the operators were captured
+            torch.inference_mode(self._has_inference),
             torch.enable_grad(),  # puts back what there was
         ):
             self._settle()

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from graphdoctor.source.trees import WHOLE_FILE, Owner, owner_of, tree_of
+from graphdoctor.target.gradient_mode import gradient_mode
 from graphdoctor.target.program.events import At, location_of
 from graphdoctor.target.program.saved_steps import SavedSteps, Turn, in_turn
 from graphdoctor.target.program.statements import blocks_to
@@ -252,7 +253,7 @@ class CallStep(SeenStep):
         assert self.saved is not None
         batches = [each.inputs for each in self.saved.beginnings[:iterations]]
         writes = [*map(as_writes, self.saved.writes())]
-        is_inference, module = torch.is_inference_mode_enabled(), self.module
+        mode, module = gradient_mode(), self.module
         if any(writes):
             batches = [Inputs((Turn(i), *b.args), b.kwargs) for i, b in enumerate(batches)]
 
@@ -261,7 +262,7 @@ class CallStep(SeenStep):
                 for write in writes[args[0].number]:
                     write()
                 args = args[1:]
-            with torch.inference_mode(is_inference):
+            with mode():
                 return module(*args, **kwargs)
 
         file = os.path.basename(self.location.file)

@@ -1,0 +1,72 @@
+"""The last calls of a step that trains nothing: what each got, and the tensors that the first of them found.
+
+A step that decodes writes into a cache of fixed length, whose end may be near when it is studied. So a study runs the
+calls that the program has just made: none of them writes further than the program has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from graphdoctor.target import Inputs
+from graphdoctor.target.state.clone import clone_inputs, copy_values, memory_of
+from graphdoctor.target.state.snapshot import named_tensors
+
+_CALLS = 2  # before the one that is studied, so that replays follow each other
+_MOST_KINDS = 2  # each has a copy of all caches
+
+
+@dataclass
+class LastCalls:
+    """Calls of one kind, in order, and what tensors other than parameters had before the first."""
+
+    before: list[tuple[torch.Tensor, torch.Tensor]]
+    inputs: list[Inputs] = field(default_factory=list)
+
+    def rewind(self) -> None:
+        """Give the tensors the values that they had before the first call."""
+        with torch.inference_mode():  # tensors that were made in it take no other write
+            for tensor, values in self.before:
+                copy_values(tensor, values)
+
+
+class CallsOfKinds:
+    """The last calls of each kind that has no graph yet."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Hashable, LastCalls] = {}
+
+    def are_enough(self, kind: Hashable) -> bool:
+        return kind in self._kinds and len(self._kinds[kind].inputs) >= _CALLS
+
+    def add(self, kind: Hashable, inputs: Inputs, roots: Mapping[str, object]) -> None:
+        """Note a call that is about to run."""
+        state = list(named_tensors(roots).values())
+        with torch.inference_mode(False), torch.no_grad():
+            if kind not in self._kinds:
+                if len(self._kinds) == _MOST_KINDS:
+                    del self._kinds[next(iter(self._kinds))]
+                self._kinds[kind] = LastCalls([(t, t.clone()) for t in state if _is_plain(t)])
+            own = clone_inputs(inputs, kept=memory_of(state))
+        self._kinds[kind].inputs.append(own)
+
+    def forget(self) -> None:
+        """Give the copies back."""
+        self._kinds.clear()
+
+    def take(self, kind: Hashable) -> LastCalls | None:
+        """The calls of a kind, which are forgotten; None for none."""
+        return self._kinds.pop(kind, None)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is no parameter, which such a step does not write to, and has values in memory of its own."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and not tensor.is_meta
+        and tensor.untyped_storage().nbytes() > 0
+    )
