@@ -27,6 +27,7 @@ from graphdoctor.values.errors import UsageError
 
 if TYPE_CHECKING:
     from graphdoctor.trace.explain.trace_report import TraceOptions
+    from graphdoctor.trace.read.remote import TracePath
     from graphdoctor.values.compared_traces import FolderReport, TraceComparison
     from graphdoctor.values.trace import TraceReport
 
@@ -38,8 +39,9 @@ class TraceCommand:
 
     TRACE is a file of torch.profiler's export_chrome_trace(), plain or gzip,
     an SQLite export of Nsight Systems, a folder of them, or - for standard
-    input. With a second trace, of the program after a change, it says what
-    became faster and slower.
+    input. It may be a URL (s3://, gs://, https://) or packed as xz, zst or zip.
+    With a second trace, of the program after a change, it says what became
+    faster and slower.
     Needs no torch.
     """
 
@@ -48,9 +50,13 @@ class TraceCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("trace", metavar="TRACE", type=Path, help="a trace file, or a folder of them")
+        add("trace", metavar="TRACE", type=_place, help="a trace file, or a folder of them")
         add(
-            "after", metavar="AFTER", type=Path, nargs="?", help="a trace to compare the first with"
+            "after",
+            metavar="AFTER",
+            type=_place,
+            nargs="?",
+            help="a trace to compare the first with",
         )
         add("--step", type=int, metavar="N", help="look at ProfilerStep#N only")
         add(
@@ -78,6 +84,11 @@ class TraceCommand:
             metavar="MB",
             help="stop with a sentence where a trace takes more (default: half of the machine's)",
         )
+        add(
+            "--executor",
+            metavar="URL",
+            help="read the traces of a folder on a cluster: dask://HOST:8786",
+        )
         add_page_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -103,17 +114,17 @@ class TraceCommand:
 
 def _explain(args: argparse.Namespace) -> TraceReport | FolderReport | TraceComparison:
     from graphdoctor.trace.annotate import annotate, notes_of_gaps
-    from graphdoctor.trace.explain.folder import explain_folder, process_pool
+    from graphdoctor.trace.explain.folder import cluster, explain_folder, process_pool
     from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
     from graphdoctor.trace.read.file import read_trace
 
-    path: Path = args.trace
+    path: TracePath = args.trace
     options = TraceOptions(
         step=args.step,
         wall_us=args.wall_ms * 1e3 if args.wall_ms is not None else None,
         gpu=args.gpu,
     )
-    if str(path) != STDIN and not path.exists():
+    if isinstance(path, Path) and str(path) != STDIN and not path.exists():
         raise UsageError(f"there is no file or folder {path}")
     most_bytes = int(args.max_memory * 2**20) if args.max_memory else _half_of_the_memory()
     if args.after is not None:
@@ -122,10 +133,23 @@ def _explain(args: argparse.Namespace) -> TraceReport | FolderReport | TraceComp
         if path.is_dir():
             if args.annotate is not None:
                 raise UsageError(f"--annotate is for one trace, and {path} is a folder")
-            with process_pool(path, most_bytes) as pool:
-                return explain_folder(path, options, tell, most_bytes, pool)
+            if args.executor is None:
+                with process_pool(path, most_bytes) as pool:
+                    return explain_folder(path, options, tell, most_bytes, pool)
+            # Its workers have other working folders, and other memory.
+            path = path.absolute() if isinstance(path, Path) else path
+            most_bytes = int(args.max_memory * 2**20) if args.max_memory else None
+            tell(f"connecting to {args.executor}")
+            with cluster(args.executor) as workers:
+                return explain_folder(path, options, tell, most_bytes, workers)
+        if args.executor is not None:
+            raise UsageError(f"--executor is for a folder of traces, and {path} is none")
         tell(f"reading {path.name}")
-        if args.annotate is not None and (str(path) == STDIN or path.is_fifo()):
+        if (
+            args.annotate is not None
+            and isinstance(path, Path)
+            and (str(path) == STDIN or path.is_fifo())
+        ):
             raise UsageError("--annotate reads the trace twice, which a pipe cannot be")
         trace = read_trace(path, most_bytes=most_bytes)
         if args.annotate is not None and trace.about.writer != "torch":
@@ -149,10 +173,12 @@ def _compare(
 
     if args.annotate is not None or args.wall_ms is not None:
         raise UsageError("--annotate and --wall-ms are for one trace, and two are to be compared")
+    if args.executor is not None:
+        raise UsageError("--executor is for a folder of traces, and two are to be compared")
     reports = []
     with progress(sys.stderr) as tell:
         for path in (args.trace, args.after):
-            if path.is_dir() or not path.exists():
+            if path.is_dir() or (isinstance(path, Path) and not path.exists()):
                 raise UsageError(f"{path} is no file: two trace files can be compared")
             tell(f"reading {path.name}")
             trace = read_trace(path, most_bytes=most_bytes)
@@ -160,11 +186,15 @@ def _compare(
     return compare_traces(*reports)
 
 
-def _check_outputs(source: Path, outputs: Sequence[tuple[str, Path | None]]) -> None:
+def _check_outputs(source: TracePath, outputs: Sequence[tuple[str, Path | None]]) -> None:
     """Refuse to write over what is read, under whatever name, or to write two things into one file."""
     wanted = [(option, path) for option, path in outputs if path is not None]
     for option, path in wanted:
-        if not path.exists() or str(source) == STDIN or not source.exists():
+        if (
+            not isinstance(source, Path)
+            or str(source) == STDIN
+            or not (path.exists() and source.exists())
+        ):
             continue
         if path.samefile(source) or (source.is_dir() and _is_read_from(source, path)):
             raise UsageError(f"{option} {path} is a trace that is read: give another name")
@@ -176,7 +206,7 @@ def _check_outputs(source: Path, outputs: Sequence[tuple[str, Path | None]]) -> 
 def _is_read_from(folder: Path, path: Path) -> bool:
     from graphdoctor.trace.explain.folder import trace_files
 
-    return any(path.samefile(file) for file in trace_files(folder))
+    return any(path.samefile(str(file)) for file in trace_files(folder))
 
 
 def _half_of_the_memory() -> int | None:
@@ -184,6 +214,12 @@ def _half_of_the_memory() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (AttributeError, ValueError, OSError):
         return None
+
+
+def _place(text: str) -> TracePath:
+    from graphdoctor.trace.read.remote import place
+
+    return place(text)
 
 
 def _positive(text: str) -> float:

@@ -19,6 +19,7 @@ from graphdoctor.trace.explain.gap_causes import activity, longest_gaps, longest
 from graphdoctor.trace.explain.gaps import Gaps, busiest_device, gaps
 from graphdoctor.trace.intervals import NONE
 from graphdoctor.trace.read.blocks import CutShort, blocks
+from graphdoctor.trace.read.remote import TracePath
 from graphdoctor.trace.read.split import split, structure
 from graphdoctor.trace.steps import find_steps
 from graphdoctor.values.errors import UsageError
@@ -64,7 +65,9 @@ _END: dict[str, object] = {"ph": "f", "bp": "e"}
 _FIRST_ARROW = 1 << 40
 
 
-def annotate(source: Path, target: Path, notes: Sequence[Note], threads: Sequence[str]) -> None:
+def annotate(
+    source: TracePath, target: Path, notes: Sequence[Note], threads: Sequence[str]
+) -> None:
     """Write a gzip copy of the trace with the notes before its own events, which stay as they are.
 
     Environment variables that a writer put beside the events are left out: copies are sent to others.
@@ -91,7 +94,7 @@ def annotate(source: Path, target: Path, notes: Sequence[Note], threads: Sequenc
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
 
 
-def _content(source: Path, events: Sequence[str]) -> Iterator[bytes]:
+def _content(source: TracePath, events: Sequence[str]) -> Iterator[bytes]:
     """The file, with the events at the head of its list: what follows them may be of any size."""
     added = ",\n  ".join(events).encode("ascii")
     is_first = True

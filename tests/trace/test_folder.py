@@ -141,6 +141,47 @@ def test_side_by_side_gives_the_same_report_byte_for_byte(
     assert told == [f"read {number} of 5" for number in range(1, 6)]
 
 
+class Fails(ThreadPoolExecutor):
+    """Every rank once, as beside one that workers die of, and rank 1 again and again."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.seen: set[str] = set()
+
+    def submit(self, explain: Any, path: Any) -> Future[Any]:  # type: ignore[override]
+        is_first = path.name not in self.seen
+        self.seen.add(path.name)
+        if is_first or path.name == "w1.json":
+            future: Future[Any] = Future()
+            future.set_exception(MemoryError("its worker died"))
+            return future
+        return super().submit(explain, path)
+
+
+def test_what_an_executor_cannot_read_is_tried_again_then_named(tmp_path: Path) -> None:
+    traces(tmp_path)
+    with Fails() as executor:
+        found = explain_folder(
+            tmp_path, TraceOptions(gpu="h100"), lambda text: None, executor=executor
+        )
+    assert [worker.worker for worker in found.workers] == ["rank 0", "rank 2", "rank 3"]
+    assert "w1.json could not be explained: MemoryError: its worker died" in found.failures[0]
+
+
+@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor(1)], ids=["here", "executor"])
+def test_the_time_that_is_left_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: Executor | None
+) -> None:
+    traces(tmp_path)
+    clock = iter(range(0, 1000, 30))
+    monkeypatch.setattr(folder_module.time, "monotonic", lambda: next(clock))
+    told: list[str] = []
+    explain_folder(tmp_path, TraceOptions(gpu="h100"), told.append, executor=executor)
+    assert told[1].startswith(
+        "reading 2 of 5, 2:00 left" if executor is None else "read 2 of 5, 1:30 left"
+    )
+
+
 def test_processes_give_the_same_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     traces(tmp_path)
     serial = written(explain_folder(tmp_path, TraceOptions(gpu="h100"), lambda text: None))

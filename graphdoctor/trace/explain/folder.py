@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    ProcessPoolExecutor,
+    as_completed,
+)
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
@@ -19,6 +26,7 @@ from graphdoctor.trace.explain.ranks import RankLane, compact, compare_ranks, ra
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.trace.read.file import read_trace
 from graphdoctor.trace.read.names import without_copies
+from graphdoctor.trace.read.remote import ENDINGS, RemotePath, TracePath
 from graphdoctor.values.compared_traces import (
     FolderReport,
     Job,
@@ -178,10 +186,10 @@ def shortened(report: TraceReport) -> TraceReport:
     )
 
 
-_PACKED = 12  # how many times its size a gzip file of a trace unpacks to
+_PACKED = 12  # how many times its size a packed file of a trace unpacks to
 _EACH_BYTE = 1.5  # bytes of memory for each of a trace's JSON, explaining included
+_ANSWERS_WITHIN_S = 10
 _WORTH_PROCESSES = 64 << 20  # bytes of JSON, which take as long as two processes take to start
-_ENDINGS = (".json", ".json.gz", ".sqlite")
 _RELATIVE = 0.02  # of a time or a count, and
 _SHARE = 0.01  # of a share: less is no difference
 
@@ -197,14 +205,17 @@ _FIGURES: tuple[tuple[str, Callable[[TraceReport], float], float], ...] = (
 )
 
 
-def trace_files(folder: Path) -> list[Path]:
+def trace_files(folder: TracePath) -> list[TracePath]:
     """The files below the folder that may be traces, by name."""
-    found = (path for path in folder.rglob("*") if path.name.endswith(_ENDINGS))
+    if isinstance(folder, RemotePath):
+        files = sorted(folder.files(), key=str)
+        return without_copies([path for path in files if path.name.endswith(ENDINGS)])
+    found = (path for path in folder.rglob("*") if path.name.endswith(ENDINGS))
     return without_copies(sorted(path for path in found if path.is_file()))
 
 
 def explain_folder(
-    folder: Path,
+    folder: TracePath,
     options: TraceOptions,
     tell: Callable[[str], None],
     most_bytes: int | None = None,
@@ -212,12 +223,13 @@ def explain_folder(
 ) -> FolderReport:
     """Explain every trace of the folder. Raises UsageError where not one can be explained.
 
-    An `executor` explains them side by side; the report is the same, byte for byte. `most_bytes` is for one trace.
+    An `executor` explains them side by side, here or on other machines that reach the same files; the report is the
+    same, byte for byte. `most_bytes` is for one trace.
     """
     files = trace_files(folder)
     if not files:
         raise UsageError(
-            f"{folder} has no traces: expected files whose names end in .json, .json.gz or .sqlite."
+            f"{folder} has no traces: expected files whose names end in {', '.join(ENDINGS)}."
         )
     workers: list[TraceReport] = []
     lanes: list[RankLane] = []
@@ -232,13 +244,14 @@ def explain_folder(
             lanes.append(found[1])
     if not workers:
         raise UsageError(f"None of the {len(files)} files can be explained. {failures[0]}")
+    named = {str(path): path for path in files}
     ranks = compare_ranks(
-        lanes, workers, lambda one: read_trace(Path(one.file), most_bytes=most_bytes)
+        lanes, workers, lambda one: read_trace(named[one.file], most_bytes=most_bytes)
     )
     job = summarize(workers, ranks)
     if is_large:  # all of a thousand ranks in full would not fit into memory
         places = in_full(workers, job)
-        again = [Path(workers[place].file) for place in places]
+        again = [named[workers[place].file] for place in places]
         for place, found in zip(
             places, _explained(again, partial(explain, False), tell, executor), strict=True
         ):
@@ -259,7 +272,7 @@ _Rank = tuple[TraceReport, RankLane]
 
 
 def _explain_rank(
-    options: TraceOptions, most_bytes: int | None, is_short: bool, path: Path
+    options: TraceOptions, most_bytes: int | None, is_short: bool, path: TracePath
 ) -> _Rank | str:
     """One trace explained, and what is compared with other ranks; a sentence if it cannot be."""
     try:
@@ -271,36 +284,53 @@ def _explain_rank(
 
 
 def _explained(
-    files: Sequence[Path],
-    explain: Callable[[Path], _Rank | str],
+    files: Sequence[TracePath],
+    explain: Callable[[TracePath], _Rank | str],
     tell: Callable[[str], None],
     executor: Executor | None,
 ) -> Iterator[_Rank | str]:
-    """Every file's result, in order. What an executor loses, because a process ended, is explained here."""
+    """Every file's result, in order. What an executor loses, because it ended, is explained here.
+
+    What else fails is tried once more, when nothing runs beside it: dask also gives up files that waited beside one
+    that its workers died of.
+    """
+    began, total = time.monotonic(), len(files)
     if executor is None:
-        for number, path in enumerate(files, start=1):
-            tell(f"reading {number:,} of {len(files):,}: {path.name}")
+        for done, path in enumerate(files):
+            tell(f"reading {done + 1:,} of {total:,}{_left(began, done, total)}: {path.name}")
             yield explain(path)
         return
     futures = [executor.submit(explain, path) for path in files]
-    for number, _ in enumerate(as_completed(futures), start=1):
-        tell(f"read {number:,} of {len(files):,}")
+    for done, _ in enumerate(as_completed(futures), start=1):
+        tell(f"read {done:,} of {total:,}{_left(began, done, total)}")
     for path, future in zip(files, futures, strict=True):
         try:
             yield future.result()
-        except BrokenExecutor:
+        except (BrokenExecutor, CancelledError):
             yield explain(path)
+        except Exception:
+            try:
+                yield executor.submit(explain, path).result()
+            except Exception as error:
+                yield f"{path} could not be explained: {type(error).__name__}: {error}"
+
+
+def _left(began: float, done: int, total: int) -> str:
+    """How long the rest will take, if it goes on like this; nothing where that is not known or next to nothing."""
+    left_s = int((time.monotonic() - began) / done * (total - done)) if done else 0
+    return f", {left_s // 60}:{left_s % 60:02} left" if left_s else ""
 
 
 @contextmanager
-def process_pool(folder: Path, most_bytes: int | None) -> Iterator[Executor | None]:
+def process_pool(folder: TracePath, most_bytes: int | None) -> Iterator[Executor | None]:
     """Processes for `explain_folder`, one for each core; None if one process is as quick.
 
     All of them together stay below `most_bytes`, as far as the sizes of the files tell. Processes start anew, so
     the calling program must not do anything when it is imported.
     """
     sizes = [
-        path.stat().st_size * (_PACKED if path.name.endswith(".gz") else 1)
+        (path.size_bytes if isinstance(path, RemotePath) else path.stat().st_size)
+        * (1 if path.name.endswith((".json", ".sqlite")) else _PACKED)
         for path in trace_files(folder)
     ]
     count = min(_cores(), len(sizes))
@@ -311,6 +341,30 @@ def process_pool(folder: Path, most_bytes: int | None) -> Iterator[Executor | No
         return
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
         yield pool
+
+
+@contextmanager
+def cluster(address: str) -> Iterator[Executor]:
+    """The workers of a dask cluster for `explain_folder`, such as "dask://host:8786".
+
+    dask gives the file of a worker that dies to another one. Raises UsageError where dask is missing or nobody
+    answers.
+    """
+    scheme, _, host = address.partition("://")
+    if scheme != "dask" or not host:
+        raise UsageError(f"expected an executor such as dask://host:8786, and got {address!r}")
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise UsageError(
+            f"{address} needs dask.distributed: pip install 'graphdoctor[cluster]' ({error})."
+        ) from error
+    try:
+        client = Client(f"tcp://{host}", timeout=_ANSWERS_WITHIN_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"No dask scheduler answers at {host} ({error}).") from error
+    with client:
+        yield client.get_executor(pure=False)
 
 
 def _cores() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from msgspec import structs
@@ -22,6 +21,7 @@ from graphdoctor.trace.explain.queue import launch_totals, queue
 from graphdoctor.trace.explain.verdict import doubts, judge_trace
 from graphdoctor.trace.intervals import NONE, Window, inside, window_of
 from graphdoctor.trace.join import launch_of, operator_nesting
+from graphdoctor.trace.read.remote import TracePath
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.trace import (
@@ -170,7 +170,7 @@ class TraceOptions:
 _AS_IT_IS = TraceOptions()
 
 
-def explain_trace(trace: Trace, file: Path, options: TraceOptions = _AS_IT_IS) -> TraceReport:
+def explain_trace(trace: Trace, file: TracePath, options: TraceOptions = _AS_IT_IS) -> TraceReport:
     """Explain one trace. Raises UsageError where it has no work of a GPU, or not the step."""
     device = _device(trace, file)
     steps = find_steps(trace, device, only=options.step)
@@ -256,7 +256,7 @@ def _profiled_us(steps: Steps, times: Lanes) -> float:
     return max(times.span_ns, host) / 1e3 / len(steps.counted)
 
 
-def _device(trace: Trace, file: Path) -> int:
+def _device(trace: Trace, file: TracePath) -> int:
     """The one with the most work. Raises UsageError where none has any."""
     if len(trace.device_events):
         return busiest_device(trace)

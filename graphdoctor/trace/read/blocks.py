@@ -1,16 +1,19 @@
-"""Read a trace file, plain or gzip, a pipe or standard input in blocks of bounded size."""
+"""Read a trace file, plain or packed, a pipe or standard input in blocks of bounded size."""
 
 from __future__ import annotations
 
+import lzma
 import os
 import select
 import stat
 import sys
+import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from graphdoctor.trace.read.remote import PACKED, RemotePath, TracePath, using_fsspec
 from graphdoctor.values.errors import UsageError
 
 BLOCK_BYTES = 2 << 20
@@ -18,16 +21,19 @@ STDIN = "-"
 LONGEST_SILENCE_S = 20.0  # of a pipe
 _GZIP_MAGIC = b"\x1f\x8b"
 _SMALL_STEP = 256
+_DAMAGE = (EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile)
 
 
 class CutShort(Exception):
     """The compressed stream ended or broke before its end; what came before it is good."""
 
 
-def blocks(path: Path) -> Iterator[bytes]:
+def blocks(path: TracePath) -> Iterator[bytes]:
     """The content in order. Raises UsageError for what cannot be read, CutShort at a broken end."""
     try:
-        if str(path) == STDIN:
+        if isinstance(path, RemotePath) or path.name.endswith(tuple(PACKED)):
+            yield from _content(_by_fsspec(path))
+        elif str(path) == STDIN:
             yield from _content(_read_in_blocks(sys.stdin.buffer))
         elif stat.S_ISFIFO(path.stat().st_mode):
             yield from _content(_piped(path))
@@ -37,6 +43,22 @@ def blocks(path: Path) -> Iterator[bytes]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"Cannot read the trace {path}: {reason}.") from error
+
+
+def _by_fsspec(path: TracePath) -> Iterator[bytes]:
+    url = path.url if isinstance(path, RemotePath) else str(path)
+    packed = next((PACKED[ending] for ending in PACKED if path.name.endswith(ending)), None)
+    try:
+        with (
+            using_fsspec(path, *_DAMAGE) as fsspec,
+            fsspec.open(url, "rb", compression=packed) as file,
+        ):
+            if packed is None:
+                yield from _read_in_blocks(file)
+            else:  # a whole block at once would lose what can be unpacked before damage
+                yield from iter(lambda: file.read1(BLOCK_BYTES), b"")
+    except _DAMAGE as error:
+        raise CutShort(f"it is damaged ({error})") from error
 
 
 def _read_in_blocks(file: BinaryIO) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Read a trace file of torch.profiler, plain or gzip, or of Nsight Systems."""
+"""Read a trace file of torch.profiler, plain or packed, or of Nsight Systems."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from graphdoctor.trace.api import is_step_mark
@@ -16,6 +15,7 @@ from graphdoctor.trace.read.blocks import CutShort
 from graphdoctor.trace.read.columns import Columns
 from graphdoctor.trace.read.decode import Decoder, Header, end_of_list, header, is_json
 from graphdoctor.trace.read.nsight import is_database, read_nsight
+from graphdoctor.trace.read.remote import RemotePath, TracePath
 from graphdoctor.trace.read.split import Part, in_brackets, split, structure
 from graphdoctor.values.errors import UsageError
 
@@ -26,7 +26,7 @@ _REPORTS = (".nsys-rep", ".qdrep")
 _EXPORT_AGAIN = "export it again with torch.profiler's export_chrome_trace()"
 
 
-def read_trace(path: Path, *, most_bytes: int | None = None) -> Trace:
+def read_trace(path: TracePath, *, most_bytes: int | None = None) -> Trace:
     """Read one trace file, what is damaged as far as it goes; "-" is standard input.
 
     `most_bytes` of memory that reading and explaining may take, as far as it grows with the events. Raises UsageError
@@ -37,7 +37,12 @@ def read_trace(path: Path, *, most_bytes: int | None = None) -> Trace:
             f"{path} is a report of Nsight Systems, which only it can read: export it with `nsys export --type"
             " sqlite`, and explain what that writes."
         )
-    if is_database(path):
+    if isinstance(path, RemotePath):
+        if path.name.endswith(".sqlite"):
+            raise UsageError(
+                f"{path} is a database, which is read from a disk: copy it to this machine first."
+            )
+    elif is_database(path):
         return read_nsight(path, most_bytes)
     return _read(blocks.blocks(path), str(path), most_bytes=most_bytes)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
+
+from graphdoctor.trace.read.remote import TracePath
 
 # torch-tb-profiler picks up "<worker>.<ns>.pt.trace.json[.gz]" in any folder, and nothing else.
 _TENSORBOARD = ".pt.trace.json.gz"
@@ -37,13 +40,13 @@ def kept_trace(folder: Path, worker: str, recorded_ns: int) -> KeptTrace:
     return KeptTrace(folder, f"{worker.replace('.', '_')}.{recorded_ns}")
 
 
-def without_copies(paths: list[Path]) -> list[Path]:
+def without_copies(paths: Sequence[TracePath]) -> list[TracePath]:
     """The traces without the copies that are kept beside one for TensorBoard."""
     known = set(paths)
     return [path for path in paths if not _is_copy(path, known)]
 
 
-def _is_copy(path: Path, known: set[Path]) -> bool:
+def _is_copy(path: TracePath, known: set[TracePath]) -> bool:
     for ending in (_UNTOUCHED, _ANNOTATED):
         if path.name.endswith(ending):
             return path.with_name(path.name.removesuffix(ending) + _TENSORBOARD) in known
