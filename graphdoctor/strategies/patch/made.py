@@ -121,10 +121,10 @@ def _with(
         if other.covers is not None:
             file, lines = other.covers
             if step.location.file == file and step.location.line in lines:
-                return None, "its call is in the captured training step"
+                return None, "its call is in the captured step"
         if other.replaces & proposal.replaces and set(other.changes) != set(proposal.changes):
             name = min(other.replaces & proposal.replaces)[1]
-            return None, f"`{name}` is captured for training, and its other calls stay eager"
+            return None, f"`{name}` is captured in another step, and its other calls stay eager"
     proposals = dict(sorted({**made.proposals, number: proposal}.items()))
     try:
         changes = (change for each in proposals.values() for change in each.changes)

@@ -104,6 +104,11 @@ def parts_of(statements: Sequence[ast.stmt], text: str, reads: set[int]) -> Part
     )
 
 
+def as_one_group(statements: Sequence[ast.stmt], text: str) -> Parts:
+    """All statements as they are. Raises NoProposal."""
+    return Parts((_group(statements, _Source(text)),), (), (), "", "")
+
+
 def _without_shown(
     statements: Sequence[ast.stmt], reads: set[int], source: _Source
 ) -> tuple[list[ast.stmt], list[ast.stmt], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphdoctor.strategies.patch.edits.capture_decode import CaptureDecode
 from graphdoctor.strategies.patch.edits.capture_model import CaptureModel
 from graphdoctor.strategies.patch.edits.capture_step import CaptureStep
 from graphdoctor.strategies.patch.edits.capture_trainer import CaptureTrainer
@@ -9,5 +10,11 @@ from graphdoctor.strategies.patch.edits.edit import Edit
 from graphdoctor.strategies.patch.edits.graph_step import GraphStep
 from graphdoctor.strategies.patch.edits.static_cache import StaticCache
 
-EDITS: tuple[Edit, ...] = (StaticCache(), CaptureStep(), CaptureTrainer(), CaptureModel())
+EDITS: tuple[Edit, ...] = (
+    StaticCache(),
+    CaptureStep(),
+    CaptureTrainer(),
+    CaptureDecode(),
+    CaptureModel(),
+)
 PLAIN_EDITS: tuple[Edit, ...] = (StaticCache(), GraphStep())  # what they write needs no graphdoctor

@@ -94,7 +94,7 @@ class CaptureStep:
             parts = parts_of(_statements(span), text, reads)
             modules = frozenset(m.expression for m in step.modules)
             values = frozenset(step.host_values)
-            extraction = _Extraction(file, text, span, parts, values, modules, self._wrapper)
+            extraction = Extraction(file, text, span, parts, values, modules, self._wrapper)
             changes, names = extraction.changes(), extraction.names
         changes = (*changes, *unchecked_distributions(step.report.findings, file))
         estimate = step.report.estimate
@@ -115,7 +115,7 @@ class CaptureStep:
 def _span(text: str, step: ProgramStep) -> Span:
     """The step's statements, as the file has them now."""
     file, first, last = step.location.file, step.location.line, step.last_line
-    for code in _codes(compile(text, file, "exec")):
+    for code in codes_in(compile(text, file, "exec")):
         if code.co_name != step.location.function or code.co_firstlineno > first:
             continue
         span = find_span(code, (first, last), last_line=last)
@@ -141,11 +141,11 @@ def _with_targets(span: Span) -> Span:
     return span
 
 
-def _codes(code: CodeType) -> Iterable[CodeType]:
+def codes_in(code: CodeType) -> Iterable[CodeType]:
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield from _codes(each)
+            yield from codes_in(each)
 
 
 def _whole_function(span: Span) -> ast.FunctionDef | None:
@@ -169,7 +169,7 @@ def _whole_function(span: Span) -> ast.FunctionDef | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Extraction:
+class Extraction:
     """The captured statements as functions of their file's top level, and what calls them.
 
     `host_values` are variables that would be frozen as they are: they are given as tensors on the GPU.
@@ -182,6 +182,7 @@ class _Extraction:
     host_values: frozenset[str]
     modules: frozenset[str]  # as the program calls them
     wrapper: Wrapper
+    stems: tuple[str, ...] = _NAMES  # of which the first that is free names a function
 
     def changes(self) -> tuple[Change, ...]:
         try:
@@ -332,14 +333,14 @@ class _Extraction:
         made: list[str] = []
         for group in self.parts.groups:
             own = (f"{group.subject}_step",) if len(self.parts.groups) > 1 and group.subject else ()
-            for name in (*own, *_NAMES):
+            for name in (*own, *self.stems):
                 first, *others = name.split("_")
                 written = first + "".join(map(str.title, others)) if is_camel else name
                 if written not in taken and written not in made:
                     made.append(written)
                     break
             else:
-                raise NoProposal(f"the names {', '.join(_NAMES)} are all taken")
+                raise NoProposal(f"the names {', '.join(self.stems)} are all taken")
         return made
 
     def _at(self, statement: ast.stmt) -> At:

@@ -1,0 +1,180 @@
+"""The call of a model in a loop that decodes -> a captured step, from the model's call to the next token.
+
+Either the function that makes the call gets a decorator, or the statements of the loop become a function.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from graphdoctor.strategies.patch.edits.capture_model import gain_of_modules
+from graphdoctor.strategies.patch.edits.capture_step import CAPTURE, Extraction, codes_in
+from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.source import At, Change, Decorator, Import, source_of
+from graphdoctor.strategies.patch.step_parts import as_one_group, called, leaves
+from graphdoctor.target.program.names import Names
+from graphdoctor.target.program.statements import Span, find_span
+from graphdoctor.values.locations import is_library
+from graphdoctor.values.program import Exactness, ProgramStep
+
+_NAMES = ("decode_step", "next_token_step", "captured_step")
+_LOOPS = (ast.For, ast.While)
+_JOINS = frozenset({"cat", "concat", "concatenate", "hstack", "append"})  # what gets longer
+_ON_HOST = frozenset({"item", "tolist", "cpu", "numpy", "print", "decode", "append", "write"})
+_MODES = frozenset({"no_grad", "inference_mode"})
+
+
+class CaptureDecode:
+    """Captures what a loop does to get from one token to the next, where the call of the model is safe."""
+
+    name = "capture the decode step"
+    cures: tuple[str, ...] = ()
+    exactness: Exactness = "bitwise"
+
+    def propose(self, step: ProgramStep) -> Proposal:
+        assert step.report is not None
+        file = step.location.file
+        if step.mode != "inference":
+            raise NoProposal("it trains")
+        if is_library(file):
+            raise NoProposal(f"its call is in {os.path.basename(file)}, a file of a library")
+        if step.report.verdict != "safe":
+            raise NoProposal("the call of its model is not safe to capture")
+        text = source_of(file)
+        span = _span_of_call(text, step)
+        if span.loop is None:
+            function = _function(span, text)
+            at = At(file, function.lineno, function.col_offset)
+            changes: tuple[Change, ...] = (
+                Import(file, CAPTURE.imports),
+                Decorator(at, CAPTURE.decorator),
+            )
+            name, last_line = function.name, function.end_lineno or 0
+        else:
+            span = _to_the_token(span)
+            extraction = Extraction(
+                file,
+                text,
+                span,
+                as_one_group(span.block[span.first : span.last + 1], text),
+                frozenset(),
+                frozenset(module.expression for module in step.modules),
+                CAPTURE,
+                stems=_NAMES,
+            )
+            changes, (name,), last_line = extraction.changes(), extraction.names, span.last_line
+        estimate = step.report.estimate
+        return Proposal(
+            self.name,
+            self.exactness,
+            changes,
+            f"`{name}()` gets from one token to the next, replayed as a graph after the first calls"
+            f"{gain_of_modules(step.report)}",
+            frozenset((m.file, m.expression) for m in step.modules if m.expression),
+            covers=(file, range(span.first_line, last_line + 1)),
+            gain=estimate.whole_speedup if estimate is not None else None,
+        )
+
+
+def _span_of_call(text: str, step: ProgramStep) -> Span:
+    """The statement that calls the model, as the file has it now."""
+    file, line = step.location.file, step.location.line
+    for code in codes_in(compile(text, file, "exec")):
+        if code.co_name != step.location.function or code.co_firstlineno > line:
+            continue
+        if (span := find_span(code, (line,), last_line=line)) is not None:
+            return span
+    raise NoProposal("its statement was not found in the file")
+
+
+def _to_the_token(span: Span) -> Span:
+    """With the statements below that compute with what the call gives. Raises NoProposal."""
+    assert span.loop is not None
+    if not _computes(span.block[span.first]):
+        raise NoProposal("the statement that calls the model does more than to bind its result")
+    made, last = Names([span.block[span.first]]).stored, span.first
+    for index in range(span.first + 1, len(span.block)):
+        statement = span.block[index]
+        names = Names([statement])
+        if not names.early & made or not _computes(statement) or _grows(statement):
+            break
+        made, last = made | names.stored, index
+    taken = span.block[span.first : last + 1]
+    reads = Names(taken).early
+    if counters := reads & {*_counters(span.around)}:
+        raise NoProposal(f"it reads the loop's counter `{min(counters)}`: count in a GPU tensor")
+    if not reads & _made_from(Names(taken).stored, span.loop):
+        raise NoProposal("its loop gives nothing of one call to the next one")
+    return replace(span, last=last, last_line=taken[-1].end_lineno or taken[-1].lineno)
+
+
+def _made_from(names: set[str], loop: ast.stmt) -> set[str]:
+    """What a loop's statements bind to what they make of these variables, in however many steps."""
+    made, known = {*names}, 0
+    statements = [n for n in ast.walk(loop) if isinstance(n, ast.stmt) and not hasattr(n, "body")]
+    while len(made) > known:
+        known = len(made)
+        each = (Names([statement]) for statement in statements)
+        made |= {name for one in each if one.loaded & made for name in one.stored}
+    return made
+
+
+def _computes(statement: ast.stmt) -> bool:
+    """Whether it only binds variables to what the GPU may compute, be it in branches."""
+    if leaves([statement]) or called(statement) & _ON_HOST:
+        return False
+    if isinstance(statement, ast.If):
+        return all(map(_computes, (*statement.body, *statement.orelse)))
+    if isinstance(statement, ast.Assign):
+        return all(isinstance(n, (ast.Name, ast.Tuple, ast.Subscript)) for n in statement.targets)
+    return isinstance(statement, ast.AnnAssign)
+
+
+def _grows(statement: ast.stmt) -> bool:
+    names = Names([statement])
+    return bool(called(statement) & _JOINS) and bool(names.stored & names.loaded)
+
+
+def _counters(around: Sequence[ast.stmt]) -> Iterator[str]:
+    """Python numbers that loops count."""
+    for loop in around:
+        if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
+            continue
+        name = ast.unparse(loop.iter.func)
+        counted = loop.target
+        if name == "enumerate" and isinstance(counted, ast.Tuple):
+            counted = counted.elts[0]
+        if name in ("enumerate", "range", "trange", "tqdm.trange"):
+            yield from Names([ast.Assign([counted], ast.Constant(0))]).stored
+
+
+def _function(span: Span, text: str) -> ast.FunctionDef:
+    """The function that makes the call, where a loop of the file calls it to get on. Raises NoProposal."""
+    owner = span.owner
+    if not isinstance(owner, ast.FunctionDef) or "<locals>" in span.code.co_qualname:
+        raise NoProposal("no loop of its file makes the call")
+    is_method = "." in span.code.co_qualname
+    decorators = {name for each in owner.decorator_list for name in _last_names(each)}
+    if (is_method and decorators) or not decorators <= _MODES:
+        raise NoProposal(f"`{owner.name}()` has other decorators")
+    if called(owner) & _ON_HOST or Names(owner.body).suspends:
+        raise NoProposal(f"`{owner.name}()` reads or shows values on the host")
+    for loop in (n for n in ast.walk(ast.parse(text)) if isinstance(n, _LOOPS)):
+        statements = (n for n in ast.walk(loop) if isinstance(n, ast.Assign))
+        for statement in (s for s in statements if owner.name in called(s)):
+            given = Names([ast.Expr(statement.value)]).loaded
+            if counters := given & {*_counters([loop])}:
+                raise NoProposal(
+                    f"it is given the loop's counter `{min(counters)}`: count in a GPU tensor"
+                )
+            if given & _made_from(Names([statement]).stored, loop):
+                return owner
+    raise NoProposal(f"no loop of its file gives what `{owner.name}()` returns to its next call")
+
+
+def _last_names(node: ast.AST) -> set[str]:
+    node = node.func if isinstance(node, ast.Call) else node
+    return {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")}

@@ -1,0 +1,166 @@
+"""The loop of a program that decodes gets a captured step, and decodes what it decoded before."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from graphdoctor.strategies.patch.edits.capture_decode import CaptureDecode
+from graphdoctor.strategies.patch.edits.edit import NoProposal
+from graphdoctor.strategies.patch.source import changed_sources
+from graphdoctor.values.locations import Location
+from tests.strategies.patch.test_changed_programs import patched, tried_in
+from tests.support.reports import SAFE, step_of
+
+HEAD = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
+        self.register_buffer("seen", torch.zeros(24, 8))
+
+    def forward(self, token, position):
+        self.seen[position] = self.words(token)[0]
+        mask = torch.arange(24, device=token.device) <= position
+        return self.head(self.seen.mul(mask[:, None]).sum(0, keepdim=True))
+
+
+model = Model().to("cuda").eval()
+"""
+DECODE_ONE = """\
+def decode_one_token(model, x, input_pos, **sampling):
+    logits = model(x, input_pos)  # call
+    return logits.argmax(-1, keepdim=True), logits
+
+
+@torch.no_grad()
+def decode_n_tokens(model, cur_token, input_pos, count):
+    new_tokens = []
+    for i in range(count):
+        next_token, _ = decode_one_token(model, cur_token, input_pos, temperature=0.8)
+        input_pos += 1
+        new_tokens.append(next_token.clone())
+        cur_token = next_token.clone()
+    return new_tokens
+
+
+first = torch.ones(1, 1, dtype=torch.long, device="cuda")
+made = decode_n_tokens(model, first, torch.zeros(1, dtype=torch.long, device="cuda"), 14)
+print(torch.cat(made).tolist())
+"""
+PROGRAMS = {
+    "statements of a file": (
+        HEAD
+        + """\
+token = torch.ones(1, 1, dtype=torch.long, device="cuda")
+position = torch.zeros(1, dtype=torch.long, device="cuda")
+with torch.inference_mode():
+    for _ in range(14):
+        logits = model(token, position)  # call
+        token = torch.argmax(logits, -1, keepdim=True)
+        position += 1
+        print(token.item())
+""",
+        ["def decode_step(token, position):", "        token = decode_step(token, position)"],
+    ),
+    "a function that samples, and joins its tokens": (
+        HEAD
+        + """\
+@torch.no_grad()
+def generate(model, tokens, count, temperature=1.0, top_k=None):
+    position = torch.zeros(1, dtype=torch.long, device=tokens.device)
+    token = tokens[:, -1:]
+    for i in range(count):
+        logits = model(token, position) / temperature  # call
+        if top_k is not None:
+            values, _ = torch.topk(logits, top_k)
+            logits[logits < values[:, [-1]]] = -float("inf")
+        token = torch.softmax(logits, -1).argmax(-1, keepdim=True)
+        tokens = torch.cat((tokens, token), dim=1)
+        position = position + 1
+    return tokens
+
+
+print(generate(model, torch.ones(1, 1, dtype=torch.long, device="cuda"), 14, 0.8, 4))
+""",
+        [
+            "def decode_step(model, token, position, temperature, top_k):",
+            "        token = decode_step(model, token, position, temperature, top_k)",
+            "        tokens = torch.cat((tokens, token), dim=1)",
+        ],
+    ),
+    "a function for one token": (
+        HEAD + DECODE_ONE,
+        ["@graphdoctor.capture", "def decode_one_token(model, x, input_pos, **sampling):"],
+    ),
+}
+LOOP = """\
+token = torch.ones(1, 1, dtype=torch.long, device="cuda")
+for step in range(14):
+    {}
+"""
+REFUSED = {
+    "the loop's counter `step`": LOOP.format("token = model(token, step).argmax(-1)  # call"),
+    "nothing of one call to the next": LOOP.format("logits = model(token, token)  # call"),
+    "more than to bind its result": LOOP.format("token = model(token, token).cpu()  # call"),
+    "no loop of its file": "def answer(token):\n    return model(token, token)  # call\n",
+}
+
+
+def _changed(file: Path, source: str) -> str:
+    file.write_text(source, encoding="utf-8")
+    line = next(n for n, text in enumerate(source.split("\n"), 1) if text.endswith("  # call"))
+    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
+    around = [f.name for f in functions if f.lineno < line <= (f.end_lineno or 0)]
+    step = replace(
+        step_of(replace(SAFE, strategies=())),
+        location=Location(str(file), line, around[-1] if around else "<module>"),
+        last_line=line,
+        mode="inference",
+    )
+    return changed_sources(CaptureDecode().propose(step).changes)[str(file)][1]
+
+
+def _printed(source: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(source.replace("cuda", "cpu"), "program.py", "exec"), {"__name__": "__main__"})
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_program_decodes_the_same_through_the_step(name: str, tmp_path: Path) -> None:
+    source, lines = PROGRAMS[name]
+    file = tmp_path / f"{name[:8].strip()}.py"
+    changed = _changed(file, source)
+    assert {*lines} <= {*changed.split("\n")}, changed
+    assert changed.count("@graphdoctor.capture\n") == 1
+    eager = changed.replace("import graphdoctor\n", "\n").replace("@graphdoctor.capture\n", "")
+    assert _printed(eager) == _printed(source) != ""
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_call_that_no_loop_gets_on_by_is_left_alone(words: str, tmp_path: Path) -> None:
+    file = tmp_path / f"{len(words)}.py"
+    with pytest.raises(NoProposal, match=words):
+        _changed(file, HEAD + REFUSED[words])
+
+
+def test_a_program_that_decodes_replays_its_function_for_one_token(tmp_path: Path) -> None:
+    file = tmp_path / "generate.py"
+    file.write_text(HEAD + DECODE_ONE)
+    report = tried_in(file, patched(file))
+    assert report.patch is not None and report.patch.status == "same results", report.patch
+    assert "+@graphdoctor.capture\n def decode_one_token(" in report.patch.diff
+    assert "11 calls were replayed" in report.patch.tried
