@@ -77,14 +77,26 @@ def test_plain_local_files_need_no_fsspec(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("unheard://bucket/w.json", "graphdoctor\\[cluster\\]"),  # as a package that is missing
-        ("memory://no/such/w.json", "Cannot read the trace memory://no/such/w.json"),
+        ("unheard://bucket/w.json", "Protocol not known: unheard"),
+        (
+            "memory://no/such/w.json",
+            "Cannot read the trace memory://no/such/w.json: it is not there",
+        ),
         ("s3://bucket/run.sqlite", "copy it to this machine first"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(url: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         read_trace(place(url))
+
+
+def test_a_packing_that_nothing_unpacks_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fsspec, "available_compressions", lambda: [None, "xz", "zip"])
+    (tmp_path / "w.json.zst").write_bytes(b"")
+    with pytest.raises(UsageError, match="pip install 'graphdoctor\\[cluster\\]'"):
+        read_trace(tmp_path / "w.json.zst")
 
 
 def test_reports_have_no_password_and_no_signature() -> None:

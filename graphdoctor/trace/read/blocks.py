@@ -48,15 +48,17 @@ def blocks(path: TracePath) -> Iterator[bytes]:
 def _by_fsspec(path: TracePath) -> Iterator[bytes]:
     url = path.url if isinstance(path, RemotePath) else str(path)
     packed = next((PACKED[ending] for ending in PACKED if path.name.endswith(ending)), None)
+    # Some servers send a file only as a whole, from its beginning.
+    streamed = {"block_size": 0} if url.startswith(("http://", "https://")) else {}
     try:
-        with (
-            using_fsspec(path, *_DAMAGE) as fsspec,
-            fsspec.open(url, "rb", compression=packed) as file,
-        ):
-            if packed is None:
-                yield from _read_in_blocks(file)
-            else:  # a whole block at once would lose what can be unpacked before damage
-                yield from iter(lambda: file.read1(BLOCK_BYTES), b"")
+        with using_fsspec(path, *_DAMAGE) as fsspec:
+            if packed not in fsspec.available_compressions():
+                raise ImportError(f"nothing that is installed unpacks {packed}")
+            with fsspec.open(url, "rb", compression=packed, **streamed) as file:
+                if packed is None:
+                    yield from _read_in_blocks(file)
+                else:  # a whole block at once would lose what can be unpacked before damage
+                    yield from iter(lambda: file.read1(BLOCK_BYTES), b"")
     except _DAMAGE as error:
         raise CutShort(f"it is damaged ({error})") from error
 

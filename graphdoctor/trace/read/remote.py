@@ -81,12 +81,12 @@ def using_fsspec(path: TracePath, *passing: type[Exception]) -> Iterator[Any]:
     except passing:
         raise
     except Exception as error:  # each file system has errors of its own
-        reason = _without_secrets(str(error)) or type(error).__name__
-        # ImportError: of the file system's package; ValueError: a packing or a protocol that nobody registered.
-        is_missing = isinstance(error, ImportError | ValueError)
+        reason = _without_secrets(str(error.__cause__ or error)).rstrip(".") or type(error).__name__
+        if isinstance(error, FileNotFoundError) and error.__cause__ is None:
+            reason = "it is not there, or its server does not answer"  # some file systems say no more than the URL
         raise UsageError(
             f"Cannot read {path} with what is installed: pip install 'graphdoctor[cluster]' ({reason})."
-            if is_missing
+            if isinstance(error, ImportError)
             else f"Cannot read the trace {path}: {reason}."
         ) from error
 
