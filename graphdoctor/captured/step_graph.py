@@ -47,16 +47,17 @@ def signature_of_call(
     """
 
     def identity(argument: object) -> object:
-        if type(argument) in TENSORS or is_constant(argument):
-            return argument
-        is_state = isinstance(argument, (torch.nn.Module, *_GUARDED_APART)) or _is_object(argument)
-        return (type(argument).__name__, id(argument)) if is_state else argument
+        return (type(argument).__name__, id(argument)) if _is_state(argument) else argument
 
     return signature(tuple(map(identity, args)), {n: identity(v) for n, v in kwargs.items()})
 
 
-def _is_object(argument: object) -> bool:
+def _is_state(argument: object) -> bool:
     """Whether a guard can watch what an argument holds, while no copy of it can hold other tensors."""
+    if type(argument) in TENSORS or is_constant(argument):
+        return False
+    if isinstance(argument, (torch.nn.Module, *_GUARDED_APART)):
+        return True
     can_change = bool(attributes(argument)) and not callable(argument)
     return can_change and has_walkable_state(argument) and parts_of_argument(argument) is None
 
@@ -105,9 +106,11 @@ class StepGraph:
             self._guard = Guard(roots, without=apart)
         if memory_of(given) & memory_of(state.values()):
             raise Unwatchable("an argument of the step is a tensor of its state")
+        inputs = made.static_inputs
+        objects = [each for each in (*inputs.args, *inputs.kwargs.values()) if _is_state(each)]
         outputs = Outputs(
-            Nesting(made.outputs),
-            tensors_in(made.outputs),
+            Nesting(made.outputs, objects),
+            tensors_in(made.outputs, objects),
             inputs=given,
             state=list(state.values()),
             clones=True,

@@ -151,5 +151,13 @@ def _capture(
 
 
 def detached(outputs: object) -> object:
-    """A tensor that is returned twice is one tensor afterwards too, as in what eager returns."""
-    return map_leaves(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, outputs)
+    """A tensor that is returned twice is one tensor afterwards too, as in what eager returns.
+
+    An object in which nothing requires gradients, such as a cache, stays the very object.
+    """
+
+    def cut(leaf: object) -> object:
+        is_cut = isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        return leaf.detach() if is_cut else leaf  # type: ignore[attr-defined]
+
+    return map_leaves(cut, outputs)

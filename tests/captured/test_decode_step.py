@@ -96,6 +96,24 @@ def cache_as_argument(wrap: Wrap, mode: Mode) -> tuple[torch.Tensor, list[torch.
     return torch.cat(tokens), [*cache.layers, cache.filled], step
 
 
+def cache_that_is_returned(wrap: Wrap, mode: Mode) -> tuple[torch.Tensor, list[torch.Tensor], Any]:
+    """As outputs of transformers have the cache that was passed."""
+    model = Model().cuda().eval()
+
+    def decode(token: torch.Tensor, position: torch.Tensor, past: Cache) -> dict[str, Any]:
+        return {"logits": model(token, position, past), "past": past}
+
+    step, tokens = wrap(decode), [_first()]
+    with mode():
+        past = cache = Cache(places=CALLS)
+        for at in range(CALLS):
+            out = step(tokens[-1], torch.tensor([at], device="cuda"), past)
+            tokens.append(out["logits"].argmax(-1, keepdim=True))
+            past = out["past"]
+    assert past is cache
+    return torch.cat(tokens), [*cache.layers, cache.filled], step
+
+
 def buffers_and_sampling(wrap: Wrap, mode: Mode) -> tuple[torch.Tensor, list[torch.Tensor], Any]:
     """As gpt-fast does it: the mode in a decorator, the model as an argument, a position that is counted in place."""
     with mode():
@@ -119,7 +137,9 @@ def buffers_and_sampling(wrap: Wrap, mode: Mode) -> tuple[torch.Tensor, list[tor
 
 
 @MODES
-@pytest.mark.parametrize("program", [cache_as_argument, buffers_and_sampling])
+@pytest.mark.parametrize(
+    "program", [cache_as_argument, cache_that_is_returned, buffers_and_sampling]
+)
 def test_a_loop_that_decodes_gives_eagers_tokens(program: Callable[..., Any], mode: Mode) -> None:
     tokens, kept, _ = program(lambda step: step, mode)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from operator import itemgetter
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from graphdoctor.graphs.calls.signature import (
     TENSORS,
+    Parts,
     Unwatchable,
     distinct,
     is_plain_constant,
@@ -20,7 +21,7 @@ from graphdoctor.graphs.calls.signature import (
 )
 from graphdoctor.graphs.graphed_callable import Build
 from graphdoctor.target.state.clone import clone_inputs, is_overlapping, memory_of
-from graphdoctor.target.state.snapshot import named_tensors
+from graphdoctor.target.state.snapshot import named_state
 from graphdoctor.target.state.tree import Tree, map_leaves
 from graphdoctor.target.target import Inputs
 
@@ -31,12 +32,14 @@ class Nesting:
     """A returned value, taken apart once, so that each replay only puts tensors into it.
 
     `filled` takes one tensor for each of the value's own, in order, each once; it holds none of
-    them. `kind` is everything but the tensors, to compare with another value's. Raises
-    `Unwatchable` for a value that cannot be made anew with all that it reaches.
+    them. `kind` is everything but the tensors, to compare with another value's. What is in `state` is
+    returned as the very object. Raises `Unwatchable` for a value that cannot be made anew with all that it
+    reaches.
     """
 
-    def __init__(self, returned: object) -> None:
-        structure, tensors = _apart(returned)
+    def __init__(self, returned: object, state: Iterable[object] = ()) -> None:
+        self._state = frozenset(map(id, state))
+        structure, tensors = _apart(returned, self._state)
         self.kind = structure, repeats(tensors)
         found = distinct(tensors)
         # One tensor, or a plain sequence of several, is made anew without any look at nesting.
@@ -45,7 +48,8 @@ class Nesting:
         if type(returned) in (tuple, list) and [*map(id, found)] == [*map(id, returned)]:  # type: ignore[call-overload]
             self.flat = type(returned)
         try:
-            self.filled = _builder(returned, {id(tensor): i for i, tensor in enumerate(found)})
+            places = {id(tensor): i for i, tensor in enumerate(found)}
+            self.filled = _builder(returned, places, self._state)
             self._check(returned, found)
         except Unwatchable:
             raise
@@ -60,9 +64,9 @@ class Nesting:
         fresh = [torch.empty(0, device="cpu") for _ in found]
         renewed = {id(tensor): id(other) for tensor, other in zip(found, fresh, strict=True)}
         made = self.filled(fresh)
-        if kind_of(made) != self.kind:
+        if kind_of(made, self._state) != self.kind:
             raise Unwatchable(f"it returns a {name}, of which a copy is another")
-        before, after = _reached(returned), _reached(made)
+        before, after = _reached(returned, self._state), _reached(made, self._state)
         for path, tensor in before.items():
             if tensor not in renewed or after.get(path) == tensor:
                 raise Unwatchable(
@@ -73,35 +77,44 @@ class Nesting:
             raise Unwatchable(f"it returns a {name}, of which a copy reaches other tensors")
 
 
-def kind_of(returned: object) -> _Kind:
-    """Types, keys, their order, all values that are no tensors, and which tensors are the same."""
-    structure, tensors = _apart(returned)
+def kind_of(returned: object, state: Set[int] = frozenset()) -> _Kind:
+    """Types, keys, their order, all values that are no tensors, and which tensors are the same.
+
+    `state` are ids of objects that are not looked into.
+    """
+    structure, tensors = _apart(returned, state)
     return structure, repeats(tensors)
 
 
-def tensors_in(returned: object) -> list[torch.Tensor]:
+def tensors_in(returned: object, state: Iterable[object] = ()) -> list[torch.Tensor]:
     """The tensors of a returned value, each once, in the order in which `Nesting` takes them."""
-    return distinct(_apart(returned)[1])
+    return distinct(_apart(returned, frozenset(map(id, state)))[1])
 
 
-def _apart(returned: object) -> tuple[object, list[torch.Tensor]]:
+def _apart(returned: object, state: Set[int]) -> tuple[object, list[torch.Tensor]]:
     tensors: list[torch.Tensor] = []
+
+    def parts_of(value: object) -> Parts | None:
+        return [] if id(value) in state else parts_of_output(value)
+
     try:
-        return structure_of(returned, tensors, parts_of_output), tensors
+        return structure_of(returned, tensors, parts_of), tensors
     except Unwatchable as reason:
         what = str(reason).removeprefix("an input is ").split(",")[0]
         raise Unwatchable(f"it returns {what}, whose content a graph cannot make") from reason
 
 
-def _builder(value: Any, places: Mapping[int, int]) -> Build:
+def _builder(value: Any, places: Mapping[int, int], state: Set[int]) -> Build:
+    if id(value) in state:
+        return lambda tensors: value
     if (place := places.get(id(value))) is not None:
         return itemgetter(place)
     kind = type(value)
     if kind is tuple or kind is list:
-        parts = [_builder(part, places) for part in value]
+        parts = [_builder(part, places, state) for part in value]
         return lambda tensors: kind([part(tensors) for part in parts])
     if kind is dict or (kind is OrderedDict and not vars(value)):
-        items = [(key, _builder(part, places)) for key, part in value.items()]
+        items = [(key, _builder(part, places, state)) for key, part in value.items()]
         return lambda tensors: kind([(key, part(tensors)) for key, part in items])
     if is_plain_constant(value):
         return lambda tensors: value
@@ -129,10 +142,10 @@ def _builder_of_other(value: object, places: Mapping[int, int]) -> Build:
     return filled
 
 
-def _reached(returned: object) -> dict[str, int]:
+def _reached(returned: object, state: Set[int]) -> dict[str, int]:
     """The identity of every tensor by its path; gradients and what hangs on hooks is no part of it."""
     found: dict[str, int] = {}
-    for path, tensor in named_tensors({"output": returned}).items():
+    for path, tensor in named_state({"output": returned}, leaves=state)[0].items():
         if ".grad" not in path and "._backward_hooks" not in path:
             found[path] = id(tensor)
     return found
