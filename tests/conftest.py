@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from _pytest.assertion.rewrite import assertstate_key
 from hypothesis import settings
 
 from tests.support.browser import browser
@@ -33,6 +34,14 @@ settings.load_profile("graphdoctor")
 # Tests run side by side, a process each: threads of one would take the other's core. This is also
 # for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The package is compiled as everywhere, and not a second time with its asserts rewritten.
+
+    pytest rewrites those of every package that has a plugin: 540 modules in each process.
+    """
+    config.stash[assertstate_key].hook._must_rewrite.discard("graphdoctor")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
