@@ -190,3 +190,34 @@ def test_each_cache_gets_a_graph_of_its_own() -> None:
 
     assert step.plan.graphs_of_step == 2
     assert all(map(torch.equal, *found))
+
+
+def test_generate_of_transformers_replays_its_forward() -> None:
+    """With a cache of the program's own and `get_compiled_call`, where generate() asks for a compiled forward."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    config = transformers.LlamaConfig(
+        vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=32,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).cuda().eval()
+    cache = transformers.StaticCache(config=config, max_cache_len=16)
+    decode = graphdoctor.capture(model.forward)
+
+    def generated(*, is_captured: bool) -> list[Any]:
+        found = []
+        for seed in range(2):
+            prompt = torch.full((1, 4 + seed), seed + 1, device="cuda")
+            given = {"past_key_values": cache} if is_captured else {}
+            cache.reset()
+            tokens = model.generate(
+                prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=8,
+                pad_token_id=0, eos_token_id=None, **given,
+            )  # fmt: skip
+            found.append(tokens.tolist())
+        return found
+
+    expected = generated(is_captured=False)
+    model.get_compiled_call = lambda config: decode
+    assert generated(is_captured=True) == expected
+    assert decode.replayed == 2 * 7 - 3, decode.explain()

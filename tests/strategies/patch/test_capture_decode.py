@@ -100,6 +100,26 @@ print(generate(model, torch.ones(1, 1, dtype=torch.long, device="cuda"), 14, 0.8
             "        tokens = torch.cat((tokens, token), dim=1)",
         ],
     ),
+    "a distribution": (
+        HEAD.replace("import nn\n", "import nn\nfrom torch.distributions import Categorical\n")
+        + """\
+def draw(logits):
+    return Categorical(logits=logits).sample()[:, None]
+
+
+token = torch.ones(1, 1, dtype=torch.long, device="cuda")
+position = torch.zeros(1, dtype=torch.long, device="cuda")
+with torch.no_grad():
+    for _ in range(14):
+        token = draw(model(token, position))  # call
+        position += 1
+        print(token.item())
+""",
+        [
+            "torch.distributions.Distribution.set_default_validate_args(False)",
+            "    token = draw(model(token, position))  # call",
+        ],
+    ),
     "a function for one token": (
         HEAD + DECODE_ONE,
         ["@graphdoctor.capture", "def decode_one_token(model, x, input_pos, **sampling):"],
@@ -114,6 +134,17 @@ REFUSED = {
     "the loop's counter `step`": LOOP.format("token = model(token, step).argmax(-1)  # call"),
     "nothing of one call to the next": LOOP.format("logits = model(token, token)  # call"),
     "more than to bind its result": LOOP.format("token = model(token, token).cpu()  # call"),
+    "trains, too": """\
+class Agent(nn.Module):
+    def act(self, seen):
+        return model(seen, seen).argmax(-1, keepdim=True)  # call
+
+
+agent, seen = Agent(), torch.ones(1, 1, dtype=torch.long)
+for _ in range(8):
+    seen = agent.act(seen)
+    model(seen, seen).sum().backward()
+""",
     "no loop of its file": "def answer(token):\n    return model(token, token)  # call\n",
 }
 

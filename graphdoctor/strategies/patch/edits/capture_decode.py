@@ -13,6 +13,7 @@ from dataclasses import replace
 from graphdoctor.strategies.patch.edits.capture_model import gain_of_modules
 from graphdoctor.strategies.patch.edits.capture_step import CAPTURE, Extraction, codes_in
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.edits.unchecked_distributions import unchecked_at
 from graphdoctor.strategies.patch.source import At, Change, Decorator, Import, source_of
 from graphdoctor.strategies.patch.step_parts import as_one_group, called, leaves
 from graphdoctor.target.program.names import Names
@@ -52,20 +53,28 @@ class CaptureDecode:
                 Import(file, CAPTURE.imports),
                 Decorator(at, CAPTURE.decorator),
             )
-            name, last_line = function.name, function.end_lineno or 0
+            name, last_line, code = function.name, function.end_lineno or 0, [*function.body]
         else:
             span = _to_the_token(span)
+            code = [*span.block[span.first : span.last + 1]]
             extraction = Extraction(
                 file,
                 text,
                 span,
-                as_one_group(span.block[span.first : span.last + 1], text),
+                as_one_group(code, text),
                 frozenset(),
                 frozenset(module.expression for module in step.modules),
                 CAPTURE,
                 stems=_NAMES,
             )
             changes, (name,), last_line = extraction.changes(), extraction.names, span.last_line
+        reached = {name for statement in code for name in called(statement)}
+        functions = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef))
+        places = {
+            (file, span.first_line),
+            *((file, f.lineno) for f in functions if f.name in reached),
+        }
+        changes = (*changes, *unchecked_at(file, places))
         estimate = step.report.estimate
         return Proposal(
             self.name,
@@ -166,6 +175,8 @@ def _function(span: Span, text: str) -> ast.FunctionDef:
         statements = (n for n in ast.walk(loop) if isinstance(n, ast.Assign))
         for statement in (s for s in statements if owner.name in called(s)):
             given = Names([ast.Expr(statement.value)]).loaded
+            if "backward" in called(loop):
+                raise NoProposal(f"the loop that calls `{owner.name}()` trains, too")
             if counters := given & {*_counters([loop])}:
                 raise NoProposal(
                     f"it is given the loop's counter `{min(counters)}`: count in a GPU tensor"

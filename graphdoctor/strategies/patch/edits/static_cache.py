@@ -39,7 +39,8 @@ class StaticCache:
             self.exactness,
             (Argument(end, f'{_CACHE}="static"'),),
             "generate() gets a cache of fixed length, so that each decode step has the same shapes"
-            " (GD212); on a GPU, transformers then compiles that step into CUDA graphs",
+            " (GD212); on a GPU, transformers then compiles that step into CUDA graphs, or `graphdoctor.capture`"
+            " replays it (docs/capture.md)",
             captures=False,
         )
 

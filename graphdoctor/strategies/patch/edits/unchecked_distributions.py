@@ -19,13 +19,20 @@ _PACKAGE = "torch.distributions"
 
 def unchecked_distributions(findings: Iterable[Finding], file: str) -> tuple[Change, ...]:
     """The change of a program's file whose step reads the device where a function makes a distribution."""
-    places = {
-        (at.file, at.line)
-        for finding in findings
-        if finding.rule in CURES
-        for at in (finding.location, *finding.stack)
-        if at is not None and not is_library(at.file)
-    }
+    return unchecked_at(
+        file,
+        {
+            (at.file, at.line)
+            for finding in findings
+            if finding.rule in CURES
+            for at in (finding.location, *finding.stack)
+            if at is not None and not is_library(at.file)
+        },
+    )
+
+
+def unchecked_at(file: str, places: Iterable[tuple[str, int]]) -> tuple[Change, ...]:
+    """The change of a file if one of the functions with these lines makes a distribution."""
     if not any(_makes_distribution(*place) for place in sorted(places)):
         return ()
     imports = (n for n in ast.parse(source_of(file)).body if isinstance(n, ast.Import))
