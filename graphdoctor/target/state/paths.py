@@ -76,7 +76,8 @@ class StatePath(NamedTuple):
         path: StatePath | None = self
         while path is not None:
             parent, by, name = path
-            if path._is_dotted:
+            # As _is_dotted, without a call: a large state has a million steps.
+            if by is By.ATTRIBUTE or (by is By.ITEM and type(name) is str):
                 steps.append(f".{name}")
             elif by is By.NAME:
                 steps.append(str(name))

@@ -80,7 +80,12 @@ def snapshot(roots: Mapping[str, object], *, memory: Memory = USERS_MEMORY) -> S
 
 def named_tensors(roots: Mapping[str, object]) -> dict[str, torch.Tensor]:
     """Every tensor that the roots reach, by path, such as "model.weight.grad"."""
-    return named_state(roots)[0]
+    tensors: dict[str, torch.Tensor] = {}
+    with plain_torch():
+        for path, value, _ in Walk(roots, with_empty=False):
+            if isinstance(value, torch.Tensor):
+                tensors[unused(str(path), tensors)] = value
+    return tensors
 
 
 def named_values(roots: Mapping[str, object]) -> dict[str, Value]:
