@@ -13,6 +13,7 @@ import pytest
 from graphdoctor.pipeline import diagnose_program
 from graphdoctor.strategies.patch.made import Choice, tried, with_patch
 from graphdoctor.strategies.patch.rerun import MOST_STEPS, Task
+from graphdoctor.strategies.patch.source import changed_sources
 from graphdoctor.target.program.launch import Program
 from graphdoctor.values.options import AnalyzeOptions, Bounds, RunOptions
 from graphdoctor.values.program import ProgramReport
@@ -89,15 +90,23 @@ print(tokens.tolist())
 
 
 def test_generate_gets_a_cache_of_fixed_length(tmp_path: Path) -> None:
+    """One that is kept, with a captured forward, before one that each call makes."""
     file = tmp_path / "answer.py"
     file.write_text(GENERATE)
-    report = tried_in(file, patched(file))
+    made = patched(file)
+    report = tried_in(file, made)
     assert report.patch is not None and report.patch.status == "same results", report.patch
+    assert "8 calls were replayed" in report.patch.tried
     changed = [row for row in report.patch.diff.splitlines() if row[0] in "+-"][2:]
-    assert changed == [
+    assert changed[-3:] == [
+        "+model.get_compiled_call = lambda config, decode=graphdoctor.capture(model.forward): decode",
         "-    eos_token_id=None, max_new_tokens=12,",
-        '+    eos_token_id=None, max_new_tokens=12, cache_implementation="static",',
+        "+    eos_token_id=None, max_new_tokens=12,"
+        " past_key_values=static_cache(model, prompt.shape[0], prompt.shape[1] + 12),",
     ]
+    _, plainer = made[1].proposals[0]
+    text = changed_sources(plainer.changes)[str(file)][1]
+    assert 'eos_token_id=None, max_new_tokens=12, cache_implementation="static",' in text
 
 
 # The loop remembers its model under a name that nothing but an argument binds, and prints what a graph changes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphdoctor.strategies.patch.edits.capture_decode import CaptureDecode
+from graphdoctor.strategies.patch.edits.capture_generate import CaptureGenerate
 from graphdoctor.strategies.patch.edits.capture_model import CaptureModel
 from graphdoctor.strategies.patch.edits.capture_step import CaptureStep
 from graphdoctor.strategies.patch.edits.capture_trainer import CaptureTrainer
@@ -11,6 +12,7 @@ from graphdoctor.strategies.patch.edits.graph_step import GraphStep
 from graphdoctor.strategies.patch.edits.static_cache import StaticCache
 
 EDITS: tuple[Edit, ...] = (
+    CaptureGenerate(),
     StaticCache(),
     CaptureStep(),
     CaptureTrainer(),

@@ -106,10 +106,10 @@ def _capturing(module: CalledModule) -> tuple[Change, ...]:
     mode = "training" if module.trains else "inference"
     name = module.expression
     code = f'{name} = graphdoctor.capture({name}, mode="{mode}")'
-    return Import(module.file, "import graphdoctor"), Below(_binding(module), code)
+    return Import(module.file, "import graphdoctor"), Below(binding_of(module), code)
 
 
-def _binding(module: CalledModule) -> At:
+def binding_of(module: CalledModule) -> At:
     """Where the statement begins that binds it, of which the last line is known."""
     try:
         tree = ast.parse(source_of(module.file))

@@ -22,27 +22,31 @@ class StaticCache:
     exactness: Exactness = "rounding"
 
     def propose(self, step: ProgramStep) -> Proposal:
-        caller, report = step.caller, step.report
-        in_generate = os.path.join("transformers", "generation", "") in step.location.file
-        grows = report is not None and any(f.rule == "GD212" for f in report.findings)
-        if caller is None or is_library(caller.file) or not grows or not in_generate:
-            raise NoProposal("no call of generate() has a cache that grows")
-        call = _generate_call(caller.file, caller.line)
-        if (not call.args and not call.keywords) or _chooses_cache(call):
-            raise NoProposal(
-                f"the call of generate() in line {call.lineno} chooses its cache by other arguments"
-            )
-        assert call.end_lineno is not None and call.end_col_offset is not None
-        end = At(caller.file, call.end_lineno, call.end_col_offset)
+        _, end = call_with_growing_cache(step)
         return Proposal(
             self.name,
             self.exactness,
             (Argument(end, f'{_CACHE}="static"'),),
             "generate() gets a cache of fixed length, so that each decode step has the same shapes"
-            " (GD212); on a GPU, transformers then compiles that step into CUDA graphs, or `graphdoctor.capture`"
-            " replays it (docs/capture.md)",
+            " (GD212); on a GPU, transformers then compiles that step into CUDA graphs",
             captures=False,
         )
+
+
+def call_with_growing_cache(step: ProgramStep) -> tuple[ast.Call, At]:
+    """The program's call of `generate`, which chooses no cache, and where it ends. Raises NoProposal."""
+    caller, report = step.caller, step.report
+    in_generate = os.path.join("transformers", "generation", "") in step.location.file
+    grows = report is not None and any(f.rule == "GD212" for f in report.findings)
+    if caller is None or is_library(caller.file) or not grows or not in_generate:
+        raise NoProposal("no call of generate() has a cache that grows")
+    call = _generate_call(caller.file, caller.line)
+    if (not call.args and not call.keywords) or _chooses_cache(call):
+        raise NoProposal(
+            f"the call of generate() in line {call.lineno} chooses its cache by other arguments"
+        )
+    assert call.end_lineno is not None and call.end_col_offset is not None
+    return call, At(caller.file, call.end_lineno, call.end_col_offset)
 
 
 def _chooses_cache(call: ast.Call) -> bool:
