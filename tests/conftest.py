@@ -36,6 +36,12 @@ settings.load_profile("graphdoctor")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: a fifth of the time, tests wait for processes that hang or a browser."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return (cores or 1) + 1
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The package is compiled as everywhere, and not a second time with its asserts rewritten.
 
