@@ -136,9 +136,31 @@ def buffers_and_sampling(wrap: Wrap, mode: Mode) -> tuple[torch.Tensor, list[tor
     return torch.cat(tokens), list(model.buffers()), step
 
 
+def drawn_by_a_distribution(wrap: Wrap, mode: Mode) -> tuple[torch.Tensor, list[torch.Tensor], Any]:
+    """`Categorical.sample()` calls torch.multinomial, which no host waits for."""
+    model = Model().cuda().eval()
+
+    def decode(token: torch.Tensor, position: torch.Tensor) -> Any:
+        logits = model(token, position)
+        return torch.distributions.Categorical(logits=logits, validate_args=False).sample()[:, None]
+
+    step, tokens = wrap(decode), [_first()]
+    torch.manual_seed(1)
+    with mode():
+        for at in range(CALLS):
+            tokens.append(step(tokens[-1], torch.tensor([at], device="cuda")))
+    return torch.cat(tokens), list(model.buffers()), step
+
+
 @MODES
 @pytest.mark.parametrize(
-    "program", [cache_as_argument, cache_that_is_returned, buffers_and_sampling]
+    "program",
+    [
+        cache_as_argument,
+        cache_that_is_returned,
+        buffers_and_sampling,
+        drawn_by_a_distribution,
+    ],
 )
 def test_a_loop_that_decodes_gives_eagers_tokens(program: Callable[..., Any], mode: Mode) -> None:
     tokens, kept, _ = program(lambda step: step, mode)

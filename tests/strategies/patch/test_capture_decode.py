@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.strategies.patch.edits.capture_decode import CaptureDecode
-from graphdoctor.strategies.patch.edits.edit import NoProposal
+from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.source import changed_sources
 from graphdoctor.values.locations import Location
 from tests.strategies.patch.test_changed_programs import patched, tried_in
@@ -150,6 +150,10 @@ for _ in range(8):
 
 
 def _changed(file: Path, source: str) -> str:
+    return changed_sources(_proposal(file, source).changes)[str(file)][1]
+
+
+def _proposal(file: Path, source: str) -> Proposal:
     file.write_text(source, encoding="utf-8")
     line = next(n for n, text in enumerate(source.split("\n"), 1) if text.endswith("  # call"))
     functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
@@ -160,7 +164,7 @@ def _changed(file: Path, source: str) -> str:
         last_line=line,
         mode="inference",
     )
-    return changed_sources(CaptureDecode().propose(step).changes)[str(file)][1]
+    return CaptureDecode().propose(step)
 
 
 def _printed(source: str) -> str:
@@ -186,6 +190,21 @@ def test_a_call_that_no_loop_gets_on_by_is_left_alone(words: str, tmp_path: Path
     file = tmp_path / f"{len(words)}.py"
     with pytest.raises(NoProposal, match=words):
         _changed(file, HEAD + REFUSED[words])
+
+
+def test_a_cache_for_each_prompt_is_named(tmp_path: Path) -> None:
+    source = """\
+def generate(model, token):
+    past = StaticCache(max_cache_len=8)
+    for _ in range(8):
+        out = model(token, past)  # call
+        past = out.past
+        token = out.logits.argmax(-1)
+    return token
+"""
+    assert "make `past` once and reset it" in _proposal(tmp_path / "prompts.py", source).clause
+    kept = source.replace("    past = Static", "    for_none = Static")
+    assert "once" not in _proposal(tmp_path / "kept.py", kept).clause
 
 
 def test_a_program_that_decodes_replays_its_function_for_one_token(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class CaptureDecode:
             raise NoProposal(f"its call is in {os.path.basename(file)}, a file of a library")
         if step.report.verdict != "safe":
             raise NoProposal("the call of its model is not safe to capture")
-        text = source_of(file)
+        text, advice = source_of(file), ""
         span = _span_of_call(text, step)
         if span.loop is None:
             function = _function(span, text)
@@ -68,6 +68,8 @@ class CaptureDecode:
                 stems=_NAMES,
             )
             changes, (name,), last_line = extraction.changes(), extraction.names, span.last_line
+            if caches := Names(code).early & {*_new_caches(span)}:
+                advice = f"; make `{min(caches)}` once and reset it, since each cache gets a graph"
         reached = {name for statement in code for name in called(statement)}
         functions = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef))
         places = {
@@ -81,7 +83,7 @@ class CaptureDecode:
             self.exactness,
             changes,
             f"`{name}()` gets from one token to the next, replayed as a graph after the first calls"
-            f"{gain_of_modules(step.report)}",
+            f"{gain_of_modules(step.report)}{advice}",
             frozenset((m.file, m.expression) for m in step.modules if m.expression),
             covers=(file, range(span.first_line, last_line + 1)),
             gain=estimate.whole_speedup if estimate is not None else None,
@@ -158,6 +160,14 @@ def _counters(around: Sequence[ast.stmt]) -> Iterator[str]:
             counted = counted.elts[0]
         if name in ("enumerate", "range", "trange", "tqdm.trange"):
             yield from Names([ast.Assign([counted], ast.Constant(0))]).stored
+
+
+def _new_caches(span: Span) -> Iterator[str]:
+    """Variables of the step's function that it binds to a new cache each time."""
+    if isinstance(span.owner, ast.FunctionDef):
+        for node in (n for n in ast.walk(span.owner) if isinstance(n, ast.Assign)):
+            if any(name.endswith("Cache") for name in called(node.value)):
+                yield from Names([node]).stored
 
 
 def _function(span: Span, text: str) -> ast.FunctionDef:
