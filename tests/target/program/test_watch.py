@@ -431,6 +431,27 @@ for i in range(1000):
     assert {step.mode for step in report.steps if step.report} == {"inference", "training"}
 
 
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+def test_a_call_is_diagnosed_with_gradients_off_as_the_program_makes_it(
+    mode: str, tmp_path: Path
+) -> None:
+    body = f"""\
+class Net(nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return y if not torch.is_grad_enabled() else y * y.sum().item()
+
+net = Net(4, 4).cuda()
+with torch.{mode}():
+    for i in range(9):
+        net(torch.ones(2, 4, device="cuda"))
+"""
+    name, mode_of_step, verdict, rules = only(ran(tmp_path, body))
+    assert (name, mode_of_step, verdict, rules) == (
+        "Net at program.py:14", "inference", "safe", ()
+    )  # fmt: skip
+
+
 def test_a_program_that_fails_keeps_its_code_and_what_was_seen(tmp_path: Path) -> None:
     body = """\
 for i in range(20):
