@@ -19,7 +19,7 @@ import torch
 
 from graphdoctor.captured.obstacles import obstacles
 from graphdoctor.captured.plan import CapturePlan, explain
-from graphdoctor.captured.step_calls import CallsOfKinds, LastCalls
+from graphdoctor.captured.step_calls import CallsOfKinds, LastCalls, WrittenArguments
 from graphdoctor.captured.step_gradients import StartingGradients
 from graphdoctor.captured.step_graph import StepGraph, signature_of_call
 from graphdoctor.captured.step_optimizers import (
@@ -125,6 +125,7 @@ class CapturedStep:
         self._code_seen = CodeSeen()
         self._trains = False
         self._last_calls = CallsOfKinds()
+        self._written = WrittenArguments()
         register(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
@@ -286,7 +287,7 @@ class CapturedStep:
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Key, list[torch.Tensor], Seen | None]:
         """What two calls share if one graph serves both, the tensors of the call, and what its Python does."""
-        key, tensors = signature_of_call(args, kwargs)
+        key, tensors = signature_of_call(args, kwargs, self._written.places)
         flags = tuple([module.training for module in self._modules])
         python = self._python
         try:
@@ -343,22 +344,25 @@ class CapturedStep:
 
     def _warm_up(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """An eager call that also shows what the step does with the gradients that it finds."""
-        known = len(self._results)
+        known, places = len(self._results), self._written.places
         if self._seen[key] > 1 and not self._trains and len(self._graphs) < self._max_graphs:
             inputs = Inputs(_on_gpu(args), _on_gpu(kwargs))
-            held = roots_among(inputs, self._step)
+            held = {**roots_among(inputs, self._step), **self._written.among(inputs)}
             self._last_calls.add(key, inputs, {**self._state, **roots_of(self._step), **held})
+        given = Inputs(args, kwargs)
         with (
+            nullcontext() if self._trains else self._written.observed(given),
             self._gradients.observed(key[0]) as observed,
             self._code_seen.listening(),
             self._results.observed(),
         ):
             result = self._step(*args, **kwargs)
-        if len(self._results) > known:
-            self._forget()  # all graphs are captured again, with these attributes as results
         if observed.has_run_backward:
             self._trains = True
             self._last_calls.forget()
+            self._written.forget()
+        if len(self._results) > known or self._written.places != places:
+            self._forget()  # all graphs are captured again, with these attributes as results, or arguments as state
         if observed.has_run_backward or not any(
             map(_requires_gradient, leaves(result, "result").values())
         ):
@@ -420,6 +424,7 @@ class CapturedStep:
                     results=self._results,
                     read_results=self._results.read_by(is_read),
                     launches=launched,
+                    written=self._written.places,
                     numbers=numbers,
                 )
         except Unwatchable as reason:
@@ -470,6 +475,7 @@ class CapturedStep:
             state={
                 **self._state,
                 **roots_of(step),
+                **self._written.among(given),
                 "numbers": numbers.tensors,
                 "results": results.tensors,
             },

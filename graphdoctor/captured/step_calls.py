@@ -6,17 +6,72 @@ calls that the program has just made: none of them writes further than the progr
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from weakref import ref
 
 import torch
 
+from graphdoctor.graphs.calls.signature import parts_of_argument
 from graphdoctor.target import Inputs
-from graphdoctor.target.state.clone import clone_inputs, copy_values, memory_of
+from graphdoctor.target.state.clone import clone_inputs, copy_values, memory_of, tensor_leaves
 from graphdoctor.target.state.snapshot import named_tensors
 
 _CALLS = 2  # before the one that is studied, so that replays follow each other
 _MOST_KINDS = 2  # each has a copy of all caches
+
+
+class WrittenArguments:
+    """The arguments that a step writes into, such as a list of keys and values: they are state, and no inputs.
+
+    They are known by a tensor that is given in two calls, one after the other, and written to. A tensor that was
+    made in inference mode counts no writes, so a container that has such a tensor is state.
+    """
+
+    def __init__(self) -> None:
+        self.places: frozenset[int | str] = frozenset()
+        self._last: dict[int | str, list[ref[torch.Tensor]]] = {}
+
+    @contextmanager
+    def observed(self, inputs: Inputs) -> Iterator[None]:
+        """Observe an eager call."""
+        given = {place: each for place, each in _by_place(inputs).items() if _can_be_input(each)}
+        tensors = {place: list(tensor_leaves(Inputs((each,)))) for place, each in given.items()}
+        before = {place: list(map(_version, each)) for place, each in tensors.items()}
+        yield
+        for place, found in tensors.items():
+            last = [each() for each in self._last.get(place, ())]
+            kept = [t for t in found if any(t is each for each in last)]
+            is_container = not isinstance(given[place], torch.Tensor)
+            is_written = list(map(_version, found)) != before[place]
+            if kept and (is_written or (is_container and any(t.is_inference() for t in kept))):
+                self.places |= {place}
+        self._last = {place: list(map(ref, found)) for place, found in tensors.items()}
+
+    def forget(self) -> None:
+        """The step trains, and gets batches."""
+        self.places = frozenset()
+
+    def among(self, inputs: Inputs) -> dict[str, object]:
+        """The arguments of a call that are state, by name."""
+        given = _by_place(inputs)
+        return {f"argument {place}": given[place] for place in self.places & given.keys()}
+
+
+def _by_place(inputs: Inputs) -> dict[int | str, object]:
+    found: dict[int | str, object] = dict(enumerate(inputs.args))
+    for name, argument in inputs.kwargs.items():
+        found[name] = argument
+    return found
+
+
+def _can_be_input(argument: object) -> bool:
+    return isinstance(argument, torch.Tensor) or parts_of_argument(argument) is not None
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
 
 
 @dataclass

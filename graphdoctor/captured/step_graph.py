@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -18,7 +18,13 @@ from graphdoctor.graphs.calls import (
     signature,
 )
 from graphdoctor.graphs.calls.outputs import tensors_in
-from graphdoctor.graphs.calls.signature import TENSORS, Key, is_constant, parts_of_argument
+from graphdoctor.graphs.calls.signature import (
+    TENSORS,
+    Key,
+    is_constant,
+    parts_of_argument,
+    structure_of,
+)
 from graphdoctor.graphs.graphed_callable import GraphedCallable
 from graphdoctor.graphs.guards import Guard, Modes
 from graphdoctor.graphs.whole_step import CapturedStep as WholeStep
@@ -39,17 +45,25 @@ _GUARDED_APART = (
 
 
 def signature_of_call(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], written: Set[int | str] = frozenset()
 ) -> tuple[Key, list[torch.Tensor]]:
     """The key of a call's arguments, and its tensors in order, as `signature` gives them.
 
     A module, an optimizer or another object that can change, such as a cache, is state: it counts by its identity.
+    So do the tensors of the arguments at the places that are `written` to.
     """
 
-    def identity(argument: object) -> object:
+    def identity(place: int | str, argument: object) -> object:
+        if place in written:
+            tensors: list[torch.Tensor] = []
+            structure = repr(structure_of(argument, tensors, parts_of_argument))
+            return (structure, *map(id, tensors))
         return (type(argument).__name__, id(argument)) if _is_state(argument) else argument
 
-    return signature(tuple(map(identity, args)), {n: identity(v) for n, v in kwargs.items()})
+    return signature(
+        tuple([identity(place, each) for place, each in enumerate(args)]),
+        {name: identity(name, each) for name, each in kwargs.items()},
+    )
 
 
 def _is_state(argument: object) -> bool:
@@ -82,6 +96,7 @@ class StepGraph:
         results: KeptResults,
         read_results: Sequence[Place],
         launches: int,
+        written: Set[int | str] = frozenset(),
         numbers: tuple[object, ...] = (),
     ) -> None:
         self.served, self.launches = 0, launches
@@ -94,7 +109,7 @@ class StepGraph:
             raise Unwatchable(
                 f"the step puts another tensor into {rebound}: copy into the one that is there"
             )
-        _, given = signature_of_call(made.static_inputs.args, made.static_inputs.kwargs)
+        _, given = signature_of_call(made.static_inputs.args, made.static_inputs.kwargs, written)
         given = distinct(given)
         # Optimizers have a guard of their own; schedules and scalers run outside, or keep their state on the GPU,
         # and loaders, which Accelerate's state leads to, count the batches that they give between steps.
