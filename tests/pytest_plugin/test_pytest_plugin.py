@@ -110,16 +110,6 @@ def test_wrong_marker_fails_its_test_alone(
     result.stdout.fnmatch_lines([f"graphdoctor: *test_net*{sentence}"])
 
 
-def test_wrong_marker_ends_no_run_of_xdist_and_hides_behind_no_xfail(
-    project: pytest.Pytester,
-) -> None:
-    wrong = "xfail\n    @pytest.mark.graph_safe(alow=[])"
-    project.makepyfile(FAILING.replace("graph_safe", wrong) + "\n    def test_other(): pass")
-    result = project.runpytest("-n", "1")
-    result.assert_outcomes(errors=1, passed=1)
-    result.stdout.fnmatch_lines(["*unknown argument 'alow'*"])
-
-
 def test_marker_without_the_fixture_fails(project: pytest.Pytester) -> None:
     project.makepyfile("import pytest\n@pytest.mark.graph_safe\ndef test_net(): pass")
     result = project.runpytest()
@@ -303,19 +293,22 @@ def test_findings_reach_junit_properties(project: pytest.Pytester) -> None:
     assert f'<property name="graphdoctor_finding" value="{finding}" />' in text
 
 
-def test_reports_and_baseline_are_written_once_under_xdist(project: pytest.Pytester) -> None:
-    """Each worker checks some of the tests; the process that started them writes."""
-    project.makepyfile(test_a=FAILING, test_b=PASSING)
-    project.runpytest(
-        *("-n2", "--graphdoctor-update", "--graphdoctor-report=json=r.json")
-    ).assert_outcomes(passed=2)
+def test_xdist_writes_reports_and_baseline_once_and_a_wrong_marker_ends_no_run(
+    project: pytest.Pytester,
+) -> None:
+    """Each worker checks some of the tests; the process that started them writes. An xfail hides no mistake."""
+    wrong = FAILING.replace("graph_safe", "xfail\n    @pytest.mark.graph_safe(alow=[])")
+    project.makepyfile(test_a=FAILING, test_b=PASSING, test_c=wrong)
+    result = project.runpytest(*("-n2", "--graphdoctor-update", "--graphdoctor-report=json=r.json"))
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*unknown argument 'alow'*"])
     found = json.loads((project.path / "r.json").read_text(encoding="utf-8"))
     assert [one["name"] for one in found["targets"]] == [
         "test_a.py::test_net",
         "test_b.py::test_net",
     ]
     assert '"target": "test_b.py::test_net"' in baseline(project)
-    project.runpytest().assert_outcomes(passed=2)
+    project.runpytest("test_a.py", "test_b.py").assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize("report", ["docx=r", "json", "json=no/such/r"])
