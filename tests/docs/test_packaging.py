@@ -69,23 +69,6 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert imported_by("import graphdoctor\ngraphdoctor.__version__").isdisjoint(HEAVY)
 
 
-def test_analyze_is_the_function_whatever_was_imported_first() -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import graphdoctor\n"
-            "from graphdoctor.pipeline import analyze, analyze_target\n"
-            "assert graphdoctor.analyze is analyze",
-        ],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    assert done.stderr == ""
-
-
 def test_unknown_attribute_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         graphdoctor.nonsense  # noqa: B018
