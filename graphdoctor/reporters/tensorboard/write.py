@@ -12,6 +12,8 @@ from graphdoctor.measure.profile import Profile
 from graphdoctor.measure.speed import CAPTURED, EAGER, ProfiledRun
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.check.markdown import code, escaped
+from graphdoctor.reporters.formats import written_as
+from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.tensorboard.notes import notes_of
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.trace import Trace
@@ -26,6 +28,7 @@ from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Report
 
 PAGE_TAG = "graphdoctor/report"
+SAVED_REPORT = "graphdoctor.json"  # beside the traces of the eager run
 
 
 def with_traces(report: Report, evidence: Evidence) -> Report:
@@ -50,11 +53,19 @@ def with_traces(report: Report, evidence: Evidence) -> Report:
             _write_events(kept.folder, number, scalars_of(run, report), page)
         except (GraphDoctorError, OSError) as error:
             limits.append(str(error))
-    return msgspec.structs.replace(
+    whole = msgspec.structs.replace(
         report,
         trace_files=(*report.trace_files, *files),
         limits=tuple(dict.fromkeys((*report.limits, *limits))),
     )
+    try:
+        for run in evidence.speed.runs:
+            if run.name == EAGER and run.profile.kept is not None:
+                page = written_as("json", whole, Look())
+                (run.profile.kept.folder / SAVED_REPORT).write_text(page, encoding="utf-8")
+    except OSError as error:
+        return msgspec.structs.replace(whole, limits=(*whole.limits, str(error)))
+    return whole
 
 
 def _annotate(kept: KeptTrace, trace: Trace, report: Report, evidence: Evidence) -> None:
@@ -184,8 +195,9 @@ _ONLY_EAGER = (
     " CPU, its times are the CPU's, and times of a GPU are predicted."
 )
 _OFFLINE = (
-    "The tab PYTORCH_PROFILER stays empty where its page cannot load a script from www.gstatic.com. The traces"
-    " beside this file open in Perfetto, which ui.perfetto.dev serves or a copy of your own does, and"
+    "The tab PYTORCH_PROFILER stays empty where its page cannot load a script from www.gstatic.com; the tab"
+    " GRAPHDOCTOR needs no network. The traces beside this file open in Perfetto, which ui.perfetto.dev serves or a"
+    " copy of your own does, and"
     " `graphdoctor trace` reads those of a GPU."
 )
 _NO_GRAPH = "There is no run of a captured graph, because the step is not one verified graph."
