@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from graphdoctor.cli.arguments import add_program_arguments, program_of
-from graphdoctor.cli.output import add_color_argument, check_json_writable, look_of
+from graphdoctor.cli.output import add_color_argument, check_json_writable, look_of, of_rank, say
 from graphdoctor.values.errors import CannotDoItHere
 
 EXIT_STALE = 1
@@ -45,13 +45,14 @@ class AuditCommand:
 
         from graphdoctor.device.emulated import EmulatedDevice
         from graphdoctor.measure.audit import audit_program
+        from graphdoctor.measure.watch.watcher import rank
         from graphdoctor.reporters import audit_page
         from graphdoctor.reporters.files import save
         from graphdoctor.reporters.plain_json import written
 
         # The program may change directory, and put another stream in stderr's place.
         stream, look = sys.stderr, look_of(args, sys.stderr)
-        json = Path(args.json).absolute() if args.json else None
+        json = of_rank(Path(args.json).absolute(), rank()) if args.json else None
         has_gpu = torch.cuda.is_available()
         if args.device == "cuda" and not has_gpu:
             raise CannotDoItHere("--device cuda needs a GPU, and torch finds none here")
@@ -60,9 +61,9 @@ class AuditCommand:
             report, text = audit_program(program)
         if os.getpid() != process:  # a child that the program forked
             return report.exit_code
-        if text:
-            stream.write(f"{text}\n")
-        stream.write(audit_page.render(report, look))
         if json is not None:
             save(written(report), json)
+        if text:
+            say(stream, f"{text}\n")
+        say(stream, audit_page.render(report, look))
         return report.exit_code or (EXIT_STALE if report.stale_tensors else 0)

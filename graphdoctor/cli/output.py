@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -155,6 +155,14 @@ def show(text: str) -> None:
         if isinstance(error, BrokenPipeError):
             raise ReaderGone from error
         raise UsageError(f"cannot write to stdout: {error.strerror or error}") from error
+
+
+def say(stream: TextIO, text: str) -> None:
+    """Write to the stderr that a program began with, if the program left it open, in its encoding."""
+    with suppress(OSError, ValueError):
+        encoding = stream.encoding or "utf-8"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
 
 
 @contextmanager

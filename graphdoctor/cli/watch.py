@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from graphdoctor.cli.arguments import add_program_arguments, program_of, seconds
-from graphdoctor.cli.output import add_color_argument, check_json_writable, look_of, of_rank
+from graphdoctor.cli.output import add_color_argument, check_json_writable, look_of, of_rank, say
 from graphdoctor.values.errors import GraphDoctorError
 
 if TYPE_CHECKING:
@@ -92,9 +91,5 @@ class _Output:
         self.say(watch_page.render(report, self._look))
 
     def say(self, text: str) -> None:
-        """Write it, if the stream is still open and can hold the text."""
-        with suppress(OSError, ValueError):
-            encoding = self._stream.encoding or "utf-8"
-            text = text.encode(encoding, "backslashreplace").decode(encoding)
-            self._stream.write(text)
-            self._stream.flush()
+        """Write it, if the program left the stream open."""
+        say(self._stream, text)

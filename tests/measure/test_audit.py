@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -228,3 +229,17 @@ def test_the_command_reports_and_its_exit_code_says_so(
     jsonschema.validate(report, schema_of("audit"))
     assert [each["name"] for each in report["stale_tensors"]] == ["x"] * code
     assert ("was freed after the capture" in " ".join(done.stderr.split())) is bool(code)
+
+
+def test_a_rank_that_closed_its_streams_saves_its_own_report(tmp_path: Path) -> None:
+    file = tmp_path / "serve.py"
+    change = "x = torch.zeros(4, device='cuda')\nimport sys\nsys.stderr.close()"
+    file.write_text(SCRIPT.format(change=change) + "sys.stdout.close()\n")
+    command = warm.command(
+        warm.CLI, "audit", "--device", "emulated", "--json", str(tmp_path / "audit.json"), str(file)
+    )
+    ranks = os.environ | {"RANK": "1", "WORLD_SIZE": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=ranks)
+    assert (done.returncode, done.stderr) == (1, "")
+    report = json.loads((tmp_path / "audit.rank1.json").read_text())
+    assert [each["name"] for each in report["stale_tensors"]] == ["x"]

@@ -172,8 +172,9 @@ def _live(module: str, arguments: list[str], folder: str, variables: dict[str, s
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if not stream.closed:  # a program may close them
+                stream.flush()
         os._exit(code if isinstance(code, int) else int(code is not None))
 
 
