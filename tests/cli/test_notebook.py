@@ -88,6 +88,12 @@ def test_a_training_cell_leaves_the_notebook_as_it_was(shell, names) -> None:
     assert all(map(torch.equal, before, names["model"].parameters()))
 
 
+def test_what_a_cell_prints_is_shown_once(shell, names, capsys) -> None:
+    cell = "import sys\nprint('out')\nprint('err', file=sys.stderr)\nmodel(x)\n"
+    assert _report(shell, cell).verdict == "safe"
+    assert capsys.readouterr() == ("out\n", "err\n")
+
+
 def test_a_line_is_a_step_too(shell, names) -> None:
     report = shell.run_line_magic("graphdoctor", "model(x)")
     assert report.verdict == "safe"

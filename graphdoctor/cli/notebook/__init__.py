@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
+import io
 import shlex
 import symtable
+import sys
+from contextlib import redirect_stderr, redirect_stdout
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from graphdoctor.cli import Parser
 from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeError
@@ -44,19 +48,47 @@ def _analyzed(shell: Any, line: str, cell: str) -> Report:
     try:
         args = _Options().parse_args(shlex.split(line))
         step, inputs = step_of(cell, shell.user_ns, file=file)
-        return analyze(
-            step if inputs else _target_of(step),
-            *inputs,
-            mode=args.mode,
-            device=args.device,
-            gpu=args.gpu,
-            vary_inputs=args.inputs == "vary",
-            strategies=None if args.strategies else (),
-        )
+        out, err = _FirstRun(sys.stdout), _FirstRun(sys.stderr)
+        step = _shown_once(step, out, err)
+        with redirect_stdout(out), redirect_stderr(err):
+            return analyze(
+                step if inputs else _target_of(step),
+                *inputs,
+                mode=args.mode,
+                device=args.device,
+                gpu=args.gpu,
+                vary_inputs=args.inputs == "vary",
+                strategies=None if args.strategies else (),
+            )
     except UserCodeError as error:
         raise ShownInOneLine(named.text(f"{error}\n{error.frames}".rstrip())) from None
     except (GraphDoctorError, SyntaxError, ValueError) as error:
         raise ShownInOneLine(named.text(str(error))) from None
+
+
+class _FirstRun(io.TextIOBase):
+    """A stream that shows what the first run of the step writes: the analysis runs it several times."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.runs = stream, 0
+
+    def write(self, text: str) -> int:
+        return self.stream.write(text) if self.runs <= 1 else len(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+
+def _shown_once(step: Callable[..., object], *streams: _FirstRun) -> Callable[..., object]:
+    """The same step, whose runs the streams count."""
+
+    @functools.wraps(step)
+    def cell(*inputs: object) -> object:
+        for stream in streams:
+            stream.runs += 1
+        return step(*inputs)
+
+    return cell
 
 
 def step_of(cell: str, names: dict[str, Any], *, file: str) -> tuple[FunctionType, list[Any]]:
