@@ -49,10 +49,10 @@ def _analyzed(shell: Any, line: str, cell: str) -> Report:
         args = _Options().parse_args(shlex.split(line))
         step, inputs = step_of(cell, shell.user_ns, file=file)
         out, err = _FirstRun(sys.stdout), _FirstRun(sys.stderr)
-        step = _shown_once(step, out, err)
+        shown = _shown_once(step, out, err)
         with redirect_stdout(out), redirect_stderr(err):
             return analyze(
-                step if inputs else _target_of(step),
+                shown if inputs else _target_of(shown),
                 *inputs,
                 mode=args.mode,
                 device=args.device,
