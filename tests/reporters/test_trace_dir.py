@@ -143,6 +143,9 @@ def test_a_run_that_begins_later_has_the_number_of_the_analysis(tmp_path: Path) 
         for folder in folders:
             _write_events(folder, number, [("step/measured_us", 5.0)], None)
     assert points(eager)["step/measured_us"] == [(0, 5.0), (1, 5.0)]
+    found = EventAccumulator(str(eager))
+    found.Reload()
+    assert found.SummaryMetadata("step/measured_us").summary_description.startswith("Wall time")
     assert points(captured)["step/measured_us"] == [(1, 5.0)]
 
 

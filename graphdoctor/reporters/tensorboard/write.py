@@ -99,9 +99,13 @@ def _next_number(folders: Sequence[Path]) -> int:
 def _write_events(folder: Path, number: int, scalars: Sequence[Scalar], page: str | None) -> None:
     """Raises CannotDoItHere where TensorBoard is not installed."""
     writer = _writer(folder)
+    from torch.utils.tensorboard.summary import scalar
+
     try:
         for tag, value in scalars:
-            writer.add_scalar(tag, value, number)
+            described = scalar(tag, value)
+            described.value[0].metadata.summary_description = DESCRIPTIONS[tag]
+            writer.file_writer.add_summary(described, number)
         if page is not None:
             writer.add_text(PAGE_TAG, page, number)
     finally:
@@ -120,6 +124,20 @@ def _writer(folder: Path) -> Any:
 
 
 Scalar = tuple[str, float]
+DESCRIPTIONS = {
+    "step/measured_us": "Wall time of one step without the profiler, in microseconds, measured on the GPU.",
+    "step/predicted_us": "Predicted wall time of one eager step, in microseconds.",
+    "step/predicted_launch_bound_share": "Predicted share of the eager step in which the GPU waits for launches.",
+    "step/predicted_with_graphs_us": "Predicted wall time of one step with CUDA graphs, in microseconds.",
+    "trace/launches": "Launches in one profiled step.",
+    "trace/device_busy_us": "Time in which the GPU is busy in one profiled step, in microseconds.",
+    "trace/device_busy_share": "Share of the profiled steps in which the GPU is busy.",
+    "trace/launch_bound_share": "Share of the profiled steps in which the GPU waits for launches.",
+    "findings/unsafe": "Findings that forbid a CUDA graph, without suppressed ones.",
+    "findings/slow": "Findings that only make a replay slow, without suppressed ones.",
+    "speedup/predicted": "Predicted time of the eager step, divided by that with CUDA graphs.",
+    "speedup/measured": "Measured time of the eager step, divided by that of the graph.",
+}
 
 
 def scalars_of(run: ProfiledRun, report: Report) -> tuple[Scalar, ...]:
