@@ -8,9 +8,8 @@ from tests.rules.advice.all import ALL, TESTED
 from tests.rules.advice.variant import Variant
 from tests.support.following import failure_of
 
-# Rules whose cure depends on the facts of the finding.
-RULES = ("GD101", "GD104", "GD105", "GD106", "GD107", "GD111", "GD114", "GD202", "GD203", "GD204", "GD205", "GD206",
-         "GD207", "GD209", "GD212")  # fmt: skip
+RULES = ("GD101", "GD102", "GD103", "GD104", "GD105", "GD106", "GD107", "GD108", "GD111", "GD114", "GD202", "GD203",
+         "GD204", "GD205", "GD206", "GD207", "GD209", "GD212")  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -20,5 +19,5 @@ def test_a_step_after_its_cure_is_safe_and_computes_the_same(variant: Variant) -
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_whose_cure_depends_on_facts_has_five_variants(rule: str) -> None:
+def test_a_rule_with_a_followed_cure_has_five_variants(rule: str) -> None:
     assert sum(variant.rule == rule for variant in ALL) >= 5

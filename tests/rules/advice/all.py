@@ -9,10 +9,11 @@ from tests.rules.advice.numbers import NUMBERS
 from tests.rules.advice.rates import RATES
 from tests.rules.advice.state import STATE
 from tests.rules.advice.variant import Variant
+from tests.rules.advice.waits import WAITS
 from tests.rules.test_advice import PAIRS
 from tests.rules.test_advice_in_foreign_code import PAIRS as FOREIGN_PAIRS
 
-TESTED: list[Variant] = [*DATA, *RATES, *DRAWS, *STATE, *LENGTHS, *NUMBERS]
+TESTED: list[Variant] = [*DATA, *RATES, *DRAWS, *STATE, *LENGTHS, *NUMBERS, *WAITS]
 # Those of older tests return other outputs before and after.
 _PAIRS = [
     Variant(rule, says, before, says, after, same=False)
