@@ -206,7 +206,7 @@ def _write_changes(page: Page, report: ProgramReport) -> None:
     if len(changes) == 1:
         title, headline = f"change (step {changes[0][0]})", changes[0][1]
     else:
-        title, headline = "change", "; ".join(headlines) or "see the diff"
+        title, headline = "change", "; ".join(headlines) or "left out"
     notes = [*_patch_notes(patch)]
     if not frames:
         write_frame(page, Frame(title, "bold green", headline, notes=notes))

@@ -144,6 +144,8 @@ def _none(
         return "Keep eager: no verified strategy is predicted to be faster."
     if verified:
         return "Keep eager: no verified strategy could be timed."
+    if any(row.reason == "interrupted" for row in rows):
+        return "Keep eager: no strategy was verified before Ctrl-C."
     if all(row.status == "timed-out" for row in rows):
         return "Keep eager: no strategy could be tried within the budget."
     return "Keep eager: no strategy that was tried could be verified."

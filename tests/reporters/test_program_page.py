@@ -64,6 +64,13 @@ def test_a_change_that_was_not_tried_says_how_to_try_it() -> None:
     assert "Try the change: add --diff fix.diff." in page
 
 
+def test_a_change_that_was_left_out_is_headed_so_and_says_why() -> None:
+    patch = Patch("left out", tried="Step 1: a schedule changes the learning rate.")
+    page = program_page.render(replace(of_program(step_of(SAFE)), patch=patch), Look(base=BASE))
+    assert "change: left out\n" in page
+    assert "= note: no diff: Step 1: a schedule changes the learning rate." in page
+
+
 def test_predictions_name_the_gpu_and_its_host() -> None:
     estimate = replace(ESTIMATE, host="a slower server CPU")
     step = step_of(replace(SAFE, estimate=estimate, measurement=None))

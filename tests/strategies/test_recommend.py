@@ -107,6 +107,12 @@ def test_what_is_no_faster_is_not_recommended() -> None:
     assert advice.sentence == "Keep eager: no verified strategy is faster."
 
 
+def test_ctrl_c_is_the_reason_if_strategies_were_not_tried() -> None:
+    cut = change(outcome("later", status="timed-out"), reason="interrupted")
+    advice = advised(outcome("wrong", status="wrong"), cut)
+    assert advice.sentence == "Keep eager: no strategy was verified before Ctrl-C."
+
+
 def test_a_busy_gpu_is_the_reason_for_recommending_nothing() -> None:
     busy = Finding("GD301", "not-launch-bound", "replay-is-slow", "", "", "", None)
     assert "the GPU is busy" in advised(outcome("a", predicted=1.01), findings=(busy,)).sentence
