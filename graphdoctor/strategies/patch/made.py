@@ -32,6 +32,7 @@ class Choice:
     """What could be changed for each step, by its number: the preferred proposal first."""
 
     proposals: tuple[tuple[Proposal, ...], ...] = ()
+    is_plain: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -61,11 +62,11 @@ def with_patch(
         return report, Choice()
     edits = PLAIN_EDITS if is_plain else EDITS
     found = [_proposals(step, allowed, edits) for step in report.steps]
-    choice = Choice(tuple(proposals for proposals, _ in found))
+    choice = Choice(tuple(proposals for proposals, _ in found), is_plain)
     made, reasons = _together(choice, report.steps)
     for number, (_, reason) in enumerate(found):
         reasons.setdefault(number, reason)
-    report = _written(report, made, reasons, folder)
+    report = _written(report, made, reasons, folder, is_plain=is_plain)
     why = [f"Step {number + 1}: {why}." for number, why in sorted(reasons.items()) if why]
     if is_plain and why and choice.is_empty:
         report = replace(report, patch=Patch("left out", tried=" ".join(why)))
@@ -134,11 +135,11 @@ def _with(
 
 
 def _written(
-    report: ProgramReport, made: _Made, reasons: dict[int, str], folder: str
+    report: ProgramReport, made: _Made, reasons: dict[int, str], folder: str, *, is_plain: bool
 ) -> ProgramReport:
     """The report with what is made for each of its steps, and why nothing is for the others."""
     steps = [
-        _with_change(step, made.proposals[number])
+        _with_change(step, made.proposals[number], is_plain=is_plain)
         if number in made.proposals
         else replace(step, change="", no_change=reasons.get(number, ""))
         for number, step in enumerate(report.steps)
@@ -153,13 +154,16 @@ def _written(
     )
 
 
-def _with_change(step: ProgramStep, proposal: Proposal) -> ProgramStep:
+def _with_change(step: ProgramStep, proposal: Proposal, *, is_plain: bool) -> ProgramStep:
     """With what the diff does in the place of advice to keep the step as it is."""
     report = step.report
     if report is not None and report.recommendation is not None:
         advice = report.recommendation
         if advice.strategy == "none":
-            sentence = f"Apply what `graphdoctor run --diff` writes: {proposal.clause}."
+            command = (
+                "graphdoctor run --diff FILE --plain" if is_plain else "graphdoctor run --diff"
+            )
+            sentence = f"Apply what `{command}` writes: {proposal.clause}."
             report = replace(report, recommendation=replace(advice, sentence=sentence))
     return replace(step, report=report, change=proposal.clause, no_change="")
 
@@ -191,7 +195,7 @@ def tried(
         found = trials.of(made)
         if not found.is_same and (len(made.proposals) > 1 or _has_others(choice)):
             made, found, reasons = _one_by_one(choice, report.steps, trials, found, reasons)
-    report = _written(report, made, reasons, task.folder)
+    report = _written(report, made, reasons, task.folder, is_plain=choice.is_plain)
     if not found.is_same or report.patch is None:
         return replace(report, patch=Patch("left out", tried=found.sentence))
     failed = [f"{why}." for number, why in reasons.items() if report.steps[number].change]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from msgspec.structs import replace as change
+
 from graphdoctor.strategies.patch.made import with_patch
 from graphdoctor.values.program import ProgramReport
 from tests.strategies.patch.test_changed_programs import patched, tried_in
@@ -53,6 +55,14 @@ def test_a_residual_mlp_gets_a_short_class_that_replays_its_step(tmp_path: Path)
     report = plainly_patched(tmp_path / "residual.py", RESIDUAL)
     patch = report.patch
     assert patch is not None and patch.status == "same results", patch
+    step = report.steps[0]
+    assert step.report is not None and step.report.recommendation is not None
+    eager = change(step.report.recommendation, strategy="none")
+    step = change(step, report=change(step.report, recommendation=eager))
+    again, _ = with_patch(change(report, steps=(step,)), str(tmp_path), is_plain=True)
+    advised = again.steps[0].report
+    assert advised is not None and advised.recommendation is not None
+    assert "`graphdoctor run --diff FILE --plain` writes" in advised.recommendation.sentence
     # Of 20 steps, three warm the graph up and two have the shorter batch.
     assert "its weights after 20 steps" in patch.tried and "15 calls were replayed" in patch.tried
     added = [row[1:] for row in patch.diff.splitlines() if row.startswith("+") and row[:3] != "+++"]
