@@ -25,7 +25,6 @@ from graphdoctor.captured.step_graph import StepGraph, signature_of_call
 from graphdoctor.captured.step_optimizers import (
     Numbers,
     OptimizerGuard,
-    make_capturable,
     optimizers_in,
     scalers_in,
 )
@@ -43,6 +42,7 @@ from graphdoctor.device.observe.earlier_graphs import renew_held_accumulations
 from graphdoctor.estimate import launches
 from graphdoctor.graphs.calls import Unwatchable
 from graphdoctor.graphs.calls.tally import called, register
+from graphdoctor.graphs.capturable import make_capturable
 from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.guards import Modes
 from graphdoctor.graphs.whole_step import detached

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from graphdoctor.strategies.patch.alike import Likeness, likeness, needs_another, with_times
 from graphdoctor.strategies.patch.edits import EDITS, PLAIN_EDITS
 from graphdoctor.strategies.patch.edits.edit import Edit, NoProposal, Proposal
-from graphdoctor.strategies.patch.rerun import Run, Task, reruns
+from graphdoctor.strategies.patch.rerun import Optimizers, Run, Task, reruns
 from graphdoctor.strategies.patch.source import (
     CannotEdit,
     Sources,
@@ -247,7 +247,7 @@ class _Trials:
         self._task, self._run, self._progress = task, run, progress
         self._time_limit_s = time_limit_s
         self._plain: list[Run] = []
-        self._controls: dict[bool, Run] = {}  # by whether its weights were nudged
+        self._controls: dict[Optimizers, Run] = {}  # the program as it is, once more
         self._found: dict[str, Likeness] = {}
 
     def of(self, made: _Made) -> Likeness:
@@ -272,15 +272,31 @@ class _Trials:
         changed = self._run(task)
         captures = any(each.captures for each in made.proposals.values())
         rounds = any(each.exactness == "rounding" for each in made.proposals.values())
-        if needs_another(plain, changed) and rounds not in self._controls:
-            self._progress("running the program as it is once more")
-            control = dataclasses.replace(self._task, is_nudged=rounds)
-            self._controls[rounds] = self._run(control)
-        control_run = self._controls.get(rounds)
-        found = likeness(plain, changed, control_run, captures=captures, rounds=rounds)
+        found = likeness(plain, changed, captures=captures)
+        if needs_another(plain, changed):
+            found = self._beside_controls(plain, changed, captures=captures, rounds=rounds)
         if not found.is_same or changed.step_us is None:
             return found
         return self._timed(found, task, changed)
+
+    def _beside_controls(
+        self, plain: Run, changed: Run, *, captures: bool, rounds: bool
+    ) -> Likeness:
+        """Where results differ: whether they equal those with capturable optimizers, or differ as rounding does."""
+        if captures and rounds:
+            found = likeness(self._control("capturable"), changed, captures=True)
+            if found.is_same:
+                sentence = f"with capturable optimizers in both, {found.sentence}"
+                return dataclasses.replace(found, sentence=sentence)
+        control = self._control("nudged" if rounds else "as they are")
+        return likeness(plain, changed, control, captures=captures, rounds=rounds)
+
+    def _control(self, optimizers: Optimizers) -> Run:
+        if optimizers not in self._controls:
+            self._progress("running the program as it is once more")
+            task = dataclasses.replace(self._task, optimizers=optimizers)
+            self._controls[optimizers] = self._run(task)
+        return self._controls[optimizers]
 
     def _timed(self, found: Likeness, task: Task, changed: Run) -> Likeness:
         """Both in turns, so that a slow phase of the machine meets both."""

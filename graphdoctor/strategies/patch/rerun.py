@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,6 +27,7 @@ from graphdoctor.device.open import open_device
 from graphdoctor.device.processes.fresh import FreshProcesses, fresh_processes
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.calls.tally import Tallied, around_steps, kept_tallies
+from graphdoctor.graphs.capturable import make_capturable
 from graphdoctor.measure.watch.profiler import replaced
 from graphdoctor.target.program.ending import Ending
 from graphdoctor.target.program.launch import Program, run_program
@@ -36,6 +37,7 @@ MOST_STEPS = 50  # of optimizers: by then what a graph gets wrong has reached th
 MOST_STEPS_ON_GPU = 400  # where they are quick, and their time is wanted
 _FIRST_TIMED = 20  # steps; before, there are captures and caches to fill
 _FEWEST_TIMED = 20
+Optimizers = Literal["as they are", "capturable", "nudged"]
 _MOST_BYTES = 256 << 20  # of weights, that are handed from one process to another
 
 
@@ -44,8 +46,9 @@ class Task:
     """A run of a program in a folder, with other text for some files.
 
     It ends after `most_steps` of its first optimizer, if there are so many, and with the first one after
-    `enough_s` seconds. `is_nudged`: each step of an optimizer moves its weights by one unit in the last place
-    more, which shows what rounding alone does to the program's results.
+    `enough_s` seconds. `optimizers`: "capturable" ones compute with the kernels that a captured step uses;
+    each step of "nudged" ones moves the weights by one unit in the last place more, which shows what rounding
+    alone does to the program's results.
     """
 
     program: Program
@@ -55,7 +58,7 @@ class Task:
     most_steps: int
     enough_s: float = float("inf")
     sources: Mapping[str, str] = field(default_factory=dict)
-    is_nudged: bool = False
+    optimizers: Optimizers = "as they are"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,8 @@ class _Counted:
 
     def steps_now(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer is about to step."""
+        if self._task.optimizers == "capturable" and id(optimizer) not in self._optimizers:
+            make_capturable(optimizer)
         if self._inside >= 0 or self._captured is not None:
             return
         if not self._optimizers or self._is_first(optimizer):
@@ -170,7 +175,7 @@ class _Counted:
 
     def stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer has stepped."""
-        if self._task.is_nudged:
+        if self._task.optimizers == "nudged":
             self._nudges[id(optimizer)] += 1
             _nudge(optimizer, upwards=self._nudges[id(optimizer)] % 2 == 1)
         self._optimizers.setdefault(id(optimizer), optimizer)
