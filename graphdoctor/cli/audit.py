@@ -1,4 +1,4 @@
-"""`graphdoctor audit serve.py`: a program's CUDA graphs -> which replays use memory that is gone."""
+"""`graphdoctor audit serve.py`: a program's CUDA graphs -> replays that use freed memory or overwrite kept results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphdoctor.cli.arguments import add_program_arguments, program_of
 from graphdoctor.cli.output import add_color_argument, check_json_writable, look_of, of_rank, say
 from graphdoctor.values.errors import CannotDoItHere
 
-EXIT_STALE = 1
+EXIT_FOUND = 1
 
 
 class AuditCommand:
@@ -23,12 +23,13 @@ class AuditCommand:
 
     Graphs of torch.cuda.graph, make_graphed_callables and torch.compile are
     checked. The page on stderr names each tensor that a replay uses at its
-    captured address after it was freed, moved or rebound. The exit code is the
-    program's own; if that is 0 and a stale tensor was found, it is 1.
+    captured address after it was freed, moved or rebound, and each output that
+    the program keeps while later replays overwrite it. The exit code is the
+    program's own; if that is 0 and anything was found, it is 1.
     """
 
     name = "audit"
-    help = "find CUDA graphs whose replays use freed or rebound memory"
+    help = "find CUDA graphs whose replays use freed memory or overwrite kept results"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_program_arguments(parser)
@@ -66,4 +67,6 @@ class AuditCommand:
         if text:
             say(stream, f"{text}\n")
         say(stream, audit_page.render(report, look))
-        return report.exit_code or (EXIT_STALE if report.stale_tensors else 0)
+        return report.exit_code or (
+            EXIT_FOUND if report.stale_tensors or report.overwritten_outputs else 0
+        )

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from types import FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, ref
 
@@ -19,12 +19,12 @@ from graphdoctor.device.emulated import EmulatedDevice, entered
 from graphdoctor.device.observe.operators import (
     Call,
     Observer,
-    OperatorFacts,
     tensors_of,
     written_tensors,
 )
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable, parts_of
 from graphdoctor.device.real import RealStorageTable, WatchingMode
+from graphdoctor.measure.held_outputs import HeldOutputs, Replays, uses_no_memory
 from graphdoctor.measure.watch.profiler import Gate
 from graphdoctor.measure.watch.watcher import GraphCounts
 from graphdoctor.target.frames import is_machinery, locate
@@ -72,9 +72,10 @@ class _CaptureUses(Observer):
     def __init__(self, table: StorageTable, made: set[int], *, has_addresses: bool) -> None:
         self._table, self._made, self._has_addresses = table, made, has_addresses
         self.outside: dict[int, _Outside] = {}
+        self.results: list[ref[torch.Tensor]] = []
 
     def before(self, call: Call) -> None:
-        if _uses_no_memory(call.facts):
+        if uses_no_memory(call.facts):
             return
         written = {id(each) for each in written_tensors(call.facts, call.args, call.kwargs)}
         for tensor in call.inputs:
@@ -108,14 +109,8 @@ class _CaptureUses(Observer):
                 number = self._table.info(part).number
                 if number not in given:
                     self._made.add(number)
-
-
-def _uses_no_memory(facts: OperatorFacts) -> bool:
-    """Views, and operators that take a shape from a tensor: no kernel of theirs reads it."""
-    if facts.written_args or facts.written_kwargs:
-        return False
-    name = facts.base_name
-    return facts.aliases or facts.makes_garbage or name.endswith("_like") or name.startswith("new_")
+                if number in self._made:
+                    self.results.append(ref(part))
 
 
 @dataclass(slots=True)
@@ -123,8 +118,9 @@ class _Capture:
     """A graph after its capture. `held` is how many tensors of an emulated graph are on each storage."""
 
     outside: list[_Outside]
-    location: Location | None
-    replays: int = 0
+    replays: Replays
+    results: list[ref[torch.Tensor]]
+    outputs: list[int] = field(default_factory=list)  # by number
     held: Counter[int] | None = None
 
 
@@ -138,12 +134,28 @@ class GraphAudit(GraphCounts):
         self._made: set[int] = set()  # by number, which no other storage gets
         self._under_way: dict[int, tuple[_CaptureUses, ExitStack, Location | None]] = {}
         self._captures: WeakKeyDictionary[Any, _Capture] = WeakKeyDictionary()
+        self._outputs = HeldOutputs(self._table)
         self.found: list[StaleTensor] = []
+
+    @contextmanager
+    def on(self, graph_type: Any) -> Iterator[None]:
+        """Check graphs of this type while the block runs."""
+        device = self._emulated
+        if device is not None:
+            device.attach(self._outputs)
+        try:
+            with super().on(graph_type):
+                yield
+        finally:
+            if device is not None:
+                device.detach(self._outputs)
 
     def report(
         self, command: tuple[str, ...] = (), ending: Ending = "finished", exit_code: int = 0
     ) -> AuditReport:
         """What was found so far."""
+        for capture in list(self._captures.values()):
+            self._check_outputs(capture)
         return AuditReport(
             schema_version=AUDIT_SCHEMA_VERSION,
             tool_version=graphdoctor.__version__,
@@ -153,6 +165,7 @@ class GraphAudit(GraphCounts):
             exit_code=exit_code,
             audited_graphs=self.read(),
             stale_tensors=tuple(self.found),
+            overwritten_outputs=tuple(self._outputs.found),
         )
 
     def _begins(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,6 +184,7 @@ class GraphAudit(GraphCounts):
             else:
                 watching.enter_context(_CaptureMode(self._table, (uses,)))
             self._under_way[id(graph)] = uses, watching, locate().location
+            self._outputs.is_capturing = True
             return begun
 
         return capture_begin
@@ -182,6 +196,7 @@ class GraphAudit(GraphCounts):
         def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
             uses, watching, location = self._under_way.pop(id(graph), (None, ExitStack(), None))
             watching.close()
+            self._outputs.is_capturing = bool(self._under_way)
             ended = counted(graph, *args, **kwargs)
             if uses is not None:
                 outside = list(uses.outside.values())
@@ -190,7 +205,7 @@ class GraphAudit(GraphCounts):
                 # Outputs of torch.compile's graphs that were overwritten raise where they are looked at.
                 with suppress(RuntimeError):
                     self._name(outside)
-                self._captures[graph] = _Capture(outside, location)
+                self._captures[graph] = _Capture(outside, Replays(location), uses.results)
             return ended
 
         return capture_end
@@ -208,7 +223,17 @@ class GraphAudit(GraphCounts):
         return replay
 
     def _check(self, graph: Any, capture: _Capture) -> None:
-        capture.replays += 1
+        replays = capture.replays
+        if replays.count == 0:
+            capture.outputs = self._outputs.begin(capture.results, replays)
+            capture.results.clear()
+        else:
+            self._check_outputs(capture)
+        replays.count += 1
+        if (
+            self._emulated is not None
+        ):  # an operator may be found to read what this replay overwrites
+            replays.last_at = locate().location
         if self._emulated is not None and capture.held is None and graph.tape is not None:
             capture.held = graph.tape.references()
         stale = [(each, why) for each in capture.outside if (why := self._reason(each))]
@@ -226,11 +251,17 @@ class GraphAudit(GraphCounts):
                     operator=each.operator,
                     is_written=each.is_written,
                     used_at=each.location,
-                    captured_at=capture.location,
+                    captured_at=replays.captured_at,
                     replayed_at=replayed_at,
-                    replay=capture.replays,
+                    replay=replays.count,
                 )
             )
+
+    def _check_outputs(self, capture: _Capture) -> None:
+        if self._outputs.have_new_references(capture.outputs):
+            capture.replays.last_at = capture.replays.last_at or locate().location
+            frames = _users_frames()
+            self._outputs.look(_roots(frames), frames)
 
     def _reason(self, each: _Outside) -> _Reason | None:
         for module, kind, key in each.slots:
@@ -253,7 +284,7 @@ class GraphAudit(GraphCounts):
         if not wanted:
             return
         with plain_torch():
-            for path, value, _ in Walk(_roots(), with_empty=False):
+            for path, value, _ in Walk(_roots(_users_frames()), with_empty=False):
                 if isinstance(value, torch.nn.Module):
                     for kind, key, tensor in _entries(value):
                         found = self._among(tensor, wanted)
@@ -280,18 +311,25 @@ def _entries(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]
                 yield kind, key, tensor
 
 
-def _roots() -> dict[str, object]:
-    """The variables of the user's frames that called, the nearest first."""
-    roots: dict[str, object] = {}
-    frame, frames = sys._getframe(1), 0
-    while frame is not None and frames < _MOST_FRAMES:
+def _users_frames() -> list[FrameType]:
+    """The user's frames that called, the nearest first."""
+    frames: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(frames) < _MOST_FRAMES:
         if not is_machinery(frame.f_code.co_filename):
-            frames += 1
-            for names in (frame.f_locals, frame.f_globals):
-                for name, value in list(names.items()):
-                    if not name.startswith("__") and not isinstance(value, _CODE):
-                        roots.setdefault(name, value)
-        frame = frame.f_back  # type: ignore[assignment]
+            frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def _roots(frames: list[FrameType]) -> dict[str, object]:
+    """The variables of some frames."""
+    roots: dict[str, object] = {}
+    for frame in frames:
+        for names in (frame.f_locals, frame.f_globals):
+            for name, value in list(names.items()):
+                if not name.startswith("__") and not isinstance(value, _CODE):
+                    roots.setdefault(name, value)
     return roots
 
 

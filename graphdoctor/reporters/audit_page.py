@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import HORIZONTAL, Page
-from graphdoctor.values.audited import AuditReport, StaleTensor
+from graphdoctor.values.audited import AuditReport, OverwrittenOutput, StaleTensor
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.locations import Location, path_text, place_text
 
@@ -29,14 +29,18 @@ def render(report: AuditReport, look: Look) -> str:
         (f"  {path_text(' '.join(report.command), look.base)}", "dim"),
     )
     graphs = f"{count_text(report.captures, 'capture')}, {count_text(report.replays, 'replay')}"
-    found = (
-        count_text(len(report.stale_tensors), "stale tensor")
-        if report.stale_tensors
-        else "no stale tensor found"
+    counts = (
+        (len(report.stale_tensors), "stale tensor"),
+        (len(report.overwritten_outputs), "overwritten output"),
+    )
+    found = ", ".join(
+        count_text(count, what) if count else f"no {what} found" for count, what in counts
     )
     page.paragraph(f"{graphs} on the {report.device} device: {found}.")
     for each in report.stale_tensors:
         _write(page, each, look.base)
+    for output in report.overwritten_outputs:
+        _write_output(page, output, look.base)
     return page.render()
 
 
@@ -52,6 +56,19 @@ def _write(page: Page, each: StaleTensor, base: str) -> None:
     page.labelled("  Captured", _place(each.captured_at, base))
     page.labelled("  Replayed", f"{_place(each.replayed_at, base)}, replay {each.replay}")
     page.labelled("  Help", _HELP[each.reason])
+
+
+def _write_output(page: Page, each: OverwrittenOutput, base: str) -> None:
+    shape = f"{each.dtype}{list(each.shape)}"
+    holds = f"`{each.name}` holds an output" if each.name else "An output"
+    page.blank()
+    page.hanging("  ", f"{holds} ({shape}) that a later replay overwrote.", style="red")
+    page.labelled("  Kept", _place(each.kept_at, base))
+    if each.operator:
+        page.labelled("  Read", f"{each.operator} ({_place(each.read_at, base)})")
+    page.labelled("  Captured", _place(each.captured_at, base))
+    page.labelled("  Replayed", f"{_place(each.replayed_at, base)}, replay {each.replay}")
+    page.labelled("  Help", "Keep a copy: `clone()` the output after its replay.")
 
 
 def _place(location: Location | None, base: str) -> str:

@@ -34,6 +34,25 @@ class StaleTensor(Struct, frozen=True):
     replay: int
 
 
+class OverwrittenOutput(Struct, frozen=True):
+    """A graph's output that the program keeps as the result of an earlier replay.
+
+    `name` is the container that grows, "" if an operator was seen to read an earlier result; then
+    `operator` and `read_at` say which. `kept_at` is the line that got or kept the result. Replay number
+    `replay` is the last that wrote over it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    operator: str
+    kept_at: Location | None
+    read_at: Location | None
+    captured_at: Location | None
+    replayed_at: Location | None
+    replay: int
+
+
 class AuditReport(Struct, frozen=True):
     """An audited program, or block. `graphs` are counted by the line that captured them.
 
@@ -48,6 +67,7 @@ class AuditReport(Struct, frozen=True):
     exit_code: int
     audited_graphs: tuple[WatchedGraphs, ...]
     stale_tensors: tuple[StaleTensor, ...]
+    overwritten_outputs: tuple[OverwrittenOutput, ...] = ()
 
     @property
     def replays(self) -> int:

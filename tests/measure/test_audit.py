@@ -16,6 +16,7 @@ import torch
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.values.audited import AuditReport
+from tests.measure.healthy_graphs import HEALTHY, Engine, model
 from tests.support import warm
 from tests.support.emulated import captured
 from tests.support.schemas import schema_of
@@ -27,10 +28,6 @@ def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
         ones = torch.ones(4, 4, device="cuda")
         ones @ ones  # cuBLAS makes its handle, which it may not do in a capture
         yield
-
-
-def model() -> torch.nn.Linear:
-    return torch.nn.Linear(4, 4, device="cuda")
 
 
 def audited(program: Callable[[], object]) -> AuditReport:
@@ -61,15 +58,6 @@ def replaced_data() -> None:
     graph.replay()  # <- stale
 
 
-class Engine:
-    """Serves with a cache that it may reallocate."""
-
-    def __init__(self) -> None:
-        self.cache = torch.zeros(8, 4, device="cuda")
-        self.token = torch.ones(4, device="cuda")
-        self.graph, self.out = captured(lambda: self.cache.add_(self.token).sum())
-
-
 def reallocated_cache() -> None:
     engine = Engine()
     engine.graph.replay()
@@ -93,7 +81,8 @@ def test_a_planted_fault_is_found_with_its_name_and_line(program: Callable[[], N
     assert stale.replayed_at is not None and stale.used_at is not None
     lines = Path(__file__).read_text().splitlines()
     assert lines[stale.replayed_at.line - 1].endswith("# <- stale")
-    assert "captured(lambda" in lines[stale.used_at.line - 1]
+    used_in = Path(stale.used_at.file).read_text().splitlines()
+    assert "captured(lambda" in used_in[stale.used_at.line - 1]
 
 
 def test_a_model_that_is_converted_after_make_graphed_callables() -> None:
@@ -112,95 +101,11 @@ def test_a_model_that_is_converted_after_make_graphed_callables() -> None:
     assert all(place and lines[place.line - 1].endswith("# <- stale") for place in places)
 
 
-def copied_weights() -> None:
-    policy, other, x = model(), model(), torch.ones(2, 4, device="cuda")
-    graph, _ = captured(lambda: policy(x))
-    for _ in range(2):
-        policy.load_state_dict(other.state_dict())
-        graph.replay()
-
-
-def copied_inputs() -> None:
-    x = torch.ones(2, 4, device="cuda")
-    graph, out = captured(lambda: x * 2)
-    for value in range(3):
-        x.copy_(torch.full((2, 4), float(value), device="cuda"))
-        graph.replay()
-        out.clone()
-
-
-def shared_pool() -> None:
-    x = torch.ones(2, 4, device="cuda")
-    first, middle = captured(lambda: x * 2)
-    second, _ = captured(lambda: middle + 1, pool=first.pool())
-    middle = torch.empty(0)
-    first.replay()
-    second.replay()
-
-
-def captured_again() -> None:
-    policy, x = model(), torch.ones(2, 4, device="cuda")
-    graph, _ = captured(lambda: policy(x))
-    graph.replay()
-    policy.weight = torch.nn.Parameter(torch.zeros(4, 4, device="cuda"))
-    graph, _ = captured(lambda: policy(x))
-    graph.replay()
-
-
-def only_a_shape() -> None:
-    like = torch.ones(2, 4, device="cuda")
-    graph, _ = captured(lambda: torch.zeros_like(like) + 1)
-    like = torch.empty(0)
-    graph.replay()
-
-
-def held_by_a_view() -> None:
-    base = torch.ones(4, 4, device="cuda")
-    graph, _ = captured(lambda: base[1:] * 2)
-    rest = base[2:]
-    base = torch.empty(0)
-    graph.replay()
-    rest.add_(1)
-
-
-def updated_buffer() -> None:
-    norm, x = torch.nn.BatchNorm1d(4, device="cuda"), torch.ones(2, 4, device="cuda")
-    graph, _ = captured(lambda: norm(x))
-    for _ in range(2):
-        graph.replay()
-
-
-def in_place_cache() -> None:
-    engine = Engine()
-    for _ in range(3):
-        engine.cache.zero_()
-        engine.graph.replay()
-
-
-def trained() -> None:
-    with torch.enable_grad():
-        net, x = model(), torch.ones(2, 4, device="cuda")
-        call = torch.cuda.make_graphed_callables(net, (x,))
-        del x
-        optimizer = torch.optim.SGD(net.parameters(), 0.1)
-        for _ in range(2):
-            optimizer.zero_grad(set_to_none=True)
-            call(torch.ones(2, 4, device="cuda")).sum().backward()
-            optimizer.step()
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        copied_weights, copied_inputs, shared_pool, captured_again, only_a_shape, held_by_a_view,
-        updated_buffer, in_place_cache, trained,
-    ],
-    ids=lambda program: program.__name__,
-)  # fmt: skip
+@pytest.mark.parametrize("program", HEALTHY, ids=lambda program: program.__name__)
 def test_a_healthy_program_has_no_report(program: Callable[[], None]) -> None:
     report = audited(program)
     assert report.replays
-    assert report.stale_tensors == ()
+    assert (report.stale_tensors, report.overwritten_outputs) == ((), ())
 
 
 SCRIPT = """\
@@ -229,6 +134,24 @@ def test_the_command_reports_and_its_exit_code_says_so(
     jsonschema.validate(report, schema_of("audit"))
     assert [each["name"] for each in report["stale_tensors"]] == ["x"] * code
     assert ("was freed after the capture" in " ".join(done.stderr.split())) is bool(code)
+
+
+def test_the_command_reports_a_list_of_outputs(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    device = request.node.callspec.params["on_device"]
+    file, saved = tmp_path / "train.py", tmp_path / "audit.json"
+    change = "losses = []\nfor _ in range(3):\n    graph.replay()\n    losses.append(out)"
+    file.write_text(SCRIPT.format(change=change))
+    command = warm.command(warm.CLI, "audit", "--device", device, "--json", str(saved), str(file))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (1, "done\n"), done.stderr
+    report = json.loads(saved.read_text())
+    jsonschema.validate(report, schema_of("audit"))
+    (found,) = report["overwritten_outputs"]
+    assert (found["name"], found["kept_at"]["line"]) == ("losses", 9)
+    page = " ".join(done.stderr.split())
+    assert "`losses` holds an output (float32[4]) that a later replay overwrote" in page
 
 
 def test_a_rank_that_closed_its_streams_saves_its_own_report(tmp_path: Path) -> None:

@@ -1,0 +1,238 @@
+"""Results of replays -> which of them the program keeps or reads after a later replay wrote over them."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import NamedTuple
+from weakref import ref
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from graphdoctor.device.observe.operators import Call, Observer, OperatorFacts, tensors_of
+from graphdoctor.device.observe.storages import Geometry, StorageInfo, StorageTable, is_plain
+from graphdoctor.source.trees import scope_at, tree_of
+from graphdoctor.target.frames import locate
+from graphdoctor.target.state.paths import StatePath
+from graphdoctor.target.state.snapshot import plain_torch
+from graphdoctor.target.state.walk import Walk
+from graphdoctor.values.audited import OverwrittenOutput
+from graphdoctor.values.locations import Location
+
+_MOST_LOOKS = (
+    8  # at all variables while an output gets references; then each time they have doubled
+)
+_ADDS = frozenset({"append", "appendleft", "add", "extend", "insert", "setdefault", "update"})
+_use_count = torch._C._storage_Use_Count
+
+
+@dataclass(slots=True)
+class Replays:
+    """How often a graph was replayed, and where it was captured and replayed last."""
+
+    captured_at: Location | None
+    count: int = 0
+    last_at: Location | None = None
+
+
+class _Made(NamedTuple):
+    """A tensor on an output that the program got after a replay, which is the replay that it shows."""
+
+    replay: int
+    geometry: Geometry
+    kept_at: Location | None
+
+
+@dataclass(slots=True)
+class _Output:
+    """A storage that a capture made and that was there in the graph's first replay."""
+
+    info: StorageInfo
+    key: int
+    replays: Replays
+    tensors: list[ref[torch.Tensor]]  # the capture's
+    most: int = 0  # references, so far
+    looks: int = 0
+    lengths: dict[tuple[int, Geometry], int] = field(default_factory=dict)  # by container
+    newest: dict[Geometry, tuple[int, ref[torch.Tensor]]] = field(default_factory=dict)
+
+    def references(self) -> int:
+        """Tensors on the storage, and references of Python to the captured ones."""
+        counts = (sys.getrefcount(each) for one in self.tensors if (each := one()) is not None)
+        return int(_use_count(self.key)) + sum(counts)
+
+
+class HeldOutputs(Observer):
+    """Reports an output once: in a container that grows, or where an operator reads an old result.
+
+    As an observer, of the emulated device, it sees each tensor that the program makes of an output, and
+    each operator that reads one. Containers are looked at on both devices.
+    """
+
+    def __init__(self, table: StorageTable) -> None:
+        self._table = table
+        self._outputs: dict[int, _Output] = {}
+        self._made = WeakTensorKeyDictionary()
+        self.is_capturing = False
+        self.found: list[OverwrittenOutput] = []
+
+    def begin(self, tensors: Iterable[ref[torch.Tensor]], replays: Replays) -> list[int]:
+        """Before a graph's first replay: the outputs, by number, among the results of its capture."""
+        by_number: dict[int, _Output] = {}
+        for each in tensors:
+            tensor = each()
+            if tensor is None or not is_plain(tensor):
+                continue
+            info = self._table.info(tensor)
+            output = by_number.get(info.number)
+            if output is None:
+                key = tensor.untyped_storage()._cdata
+                output = by_number[info.number] = _Output(info, key, replays, [])
+            output.tensors.append(each)
+        del tensor
+        for output in by_number.values():
+            output.most = output.references()
+        self._outputs.update(by_number)
+        return list(by_number)
+
+    def have_new_references(self, numbers: list[int]) -> bool:
+        """Whether variables are worth a look before the graph is replayed again."""
+        grown = False
+        for number in numbers:
+            output = self._outputs.get(number)
+            if output is None or (now := output.references()) <= output.most:
+                continue
+            output.looks += 1
+            if output.looks <= _MOST_LOOKS or now >= 2 * output.most:
+                output.most = now
+                grown = True
+        return grown
+
+    def look(self, roots: Mapping[str, object], frames: list[FrameType]) -> None:
+        """Report containers that hold the same part of an output more often than at the last look."""
+        with plain_torch():
+            for path, value, _ in Walk(roots, with_empty=False):
+                if not isinstance(value, (list, tuple, deque, dict)):
+                    continue
+                members = value.values() if isinstance(value, dict) else value
+                held: Counter[tuple[int, Geometry]] = Counter()
+                for member in list(members):
+                    if isinstance(member, torch.Tensor) and is_plain(member):
+                        number = self._table.info(member).number
+                        if number in self._outputs:
+                            held[number, Geometry.of_tensor(member)] += 1
+                for (number, geometry), count in held.items():
+                    self._compare(path, id(value), number, geometry, count, frames)
+
+    def _compare(
+        self, path: StatePath, container: int, number: int, geometry: Geometry, count: int,
+        frames: list[FrameType],
+    ) -> None:  # fmt: skip
+        output = self._outputs.get(number)
+        if output is None:  # another container of this look had it
+            return
+        before = output.lengths.get((container, geometry), 0)
+        output.lengths[container, geometry] = count
+        if 0 < before < count:
+            kept_at = line_that_keeps(path.own_name, frames)
+            self._report(number, str(path), geometry, kept_at, read_at=None, operator="")
+
+    def before(self, call: Call) -> None:
+        if not self._outputs or self.is_capturing or uses_no_memory(call.facts):
+            return
+        for tensor in call.inputs:
+            made = self._made.get(tensor)
+            if made is None:
+                continue
+            number = self._table.info(tensor).number
+            output = self._outputs.get(number)
+            if output is None:
+                continue
+            # A view that is made once and read after each replay is as good as the static output.
+            newer, other = output.newest.get(made.geometry, (0, None))
+            if newer > made.replay and other is not None and other() is not None:
+                read_at = locate().location
+                self._report(
+                    number,
+                    "",
+                    made.geometry,
+                    made.kept_at,
+                    read_at=read_at,
+                    operator=call.facts.name,
+                )
+
+    def after(self, call: Call) -> None:
+        if not self._outputs or self.is_capturing:
+            return
+        for tensor in tensors_of(call.result):
+            if not is_plain(tensor) or any(tensor is each for each in call.inputs):
+                continue
+            output = self._outputs.get(self._table.info(tensor).number)
+            if output is None or not output.replays.count:
+                continue
+            made = next((one for each in call.inputs if (one := self._made.get(each))), None)
+            geometry = Geometry.of_tensor(tensor)
+            replay = made.replay if made is not None else output.replays.count
+            self._made[tensor] = _Made(replay, geometry, locate().location)
+            if replay == output.replays.count:
+                output.newest[geometry] = (replay, ref(tensor))
+
+    def _report(
+        self, number: int, name: str, geometry: Geometry, kept_at: Location | None, *,
+        read_at: Location | None, operator: str,
+    ) -> None:  # fmt: skip
+        replays = self._outputs.pop(number).replays
+        self.found.append(
+            OverwrittenOutput(
+                name=name,
+                shape=geometry.shape,
+                dtype=str(geometry.dtype).removeprefix("torch."),
+                operator=operator,
+                kept_at=kept_at,
+                read_at=read_at,
+                captured_at=replays.captured_at,
+                replayed_at=replays.last_at,
+                replay=replays.count,
+            )
+        )
+
+
+def uses_no_memory(facts: OperatorFacts) -> bool:
+    """Views, and operators that take a shape from a tensor: no kernel of theirs reads it."""
+    if facts.written_args or facts.written_kwargs:
+        return False
+    name = facts.base_name
+    return facts.aliases or facts.makes_garbage or name.endswith("_like") or name.startswith("new_")
+
+
+def line_that_keeps(name: str, frames: list[FrameType]) -> Location | None:
+    """The first line in the files of some frames that puts something into a container of this name."""
+    for file in dict.fromkeys(frame.f_code.co_filename for frame in frames):
+        tree = tree_of(file)
+        for node in ast.walk(tree) if tree is not None else ():
+            if isinstance(node, ast.expr | ast.stmt) and _keeps(node, name):
+                scope = scope_at(file, node.lineno)
+                function = "<module>" if scope is None else getattr(scope, "name", "<module>")
+                return Location(file=file, line=node.lineno, function=function)
+    return None
+
+
+def _keeps(node: ast.AST, name: str) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(value=container, attr=method)) if method in _ADDS:
+            pass
+        case ast.Assign(targets=[ast.Subscript(value=container)]):
+            pass
+        case ast.AugAssign(target=container):
+            pass
+        case _:
+            return False
+    match container:
+        case ast.Name(id=own) | ast.Attribute(attr=own):
+            return own == name
+    return False

@@ -1,0 +1,212 @@
+"""Outputs that a later replay overwrote are reported with the line that kept them; copied outputs are not."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import graphdoctor
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.values.audited import AuditReport
+from graphdoctor.values.locations import Location
+from tests.measure.healthy_graphs import batch, model
+from tests.support.emulated import captured
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    with EmulatedDevice() if request.param == "emulated" else nullcontext():
+        warm_up_cublas()
+        yield
+
+
+@pytest.fixture
+def on_emulated_device() -> Iterator[None]:
+    """Only there each operator is seen that reads."""
+    with EmulatedDevice():
+        warm_up_cublas()
+        yield
+
+
+def warm_up_cublas() -> None:
+    ones = torch.ones(4, 4, device="cuda")
+    ones @ ones
+
+
+def graphed() -> Any:
+    return torch.cuda.make_graphed_callables(model(), (batch(),))
+
+
+def audited(program: Callable[[], object]) -> AuditReport:
+    with graphdoctor.audit() as found:
+        program()
+    return found.report()
+
+
+class Engine:
+    """Decodes with a graph, weights that are synced in place and a paged cache."""
+
+    def __init__(self) -> None:
+        self.net, self.token = model(), batch()
+        self.pages = torch.zeros(8, 4, device="cuda")
+        self.slots = torch.arange(2, device="cuda")
+        with torch.no_grad():
+            self.graph, self.logits = captured(self._forward)
+        self.kept: list[torch.Tensor] = []
+
+    def _forward(self) -> torch.Tensor:
+        self.pages.index_copy_(0, self.slots, self.net(self.token))
+        return self.pages[self.slots] + 1
+
+    def sync(self) -> None:
+        with torch.no_grad():
+            for each in self.net.parameters():
+                each.copy_(torch.zeros_like(each))
+
+    def step(self) -> torch.Tensor:
+        self.graph.replay()
+        return self.logits[:1]
+
+
+def list_of_the_static_loss() -> None:
+    x, losses = batch(), []
+    graph, static_loss = captured(lambda: (x * 2).sum())
+    for _ in range(4):
+        graph.replay()
+        losses.append(static_loss)  # <- kept
+
+
+def list_of_detached_results() -> None:
+    call, outputs = graphed(), []
+    for value in range(4):
+        outputs.append(call(batch(float(value))).detach())  # <- kept
+
+
+def engine_that_keeps_logits() -> None:
+    engine = Engine()
+    for _ in range(4):
+        engine.sync()
+        engine.kept.append(engine.step())  # <- kept
+
+
+def rollout_of_a_policy() -> None:
+    policy, obs, rollout = model(), batch(), {}
+    with torch.no_grad():
+        graph, action = captured(lambda: policy(obs).tanh())
+        for step in range(4):
+            graph.replay()
+            rollout[step] = action  # <- kept
+            policy.load_state_dict(model().state_dict())
+
+
+def queue_of_results() -> None:
+    x, recent = batch(), deque(maxlen=8)
+    graph, out = captured(lambda: x * 2)
+    for _ in range(4):
+        graph.replay()
+        recent.append(out)  # <- kept
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (list_of_the_static_loss, "losses"), (list_of_detached_results, "outputs"),
+        (engine_that_keeps_logits, "self.kept"), (rollout_of_a_policy, "rollout"),
+        (queue_of_results, "recent"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)  # fmt: skip
+def test_a_container_that_grows_is_reported_with_the_line_that_adds(
+    program: Callable[[], None], name: str
+) -> None:
+    (found,) = audited(program).overwritten_outputs
+    assert (found.name, found.read_at) == (name, None)
+    assert within(program, found.kept_at).endswith("# <- kept")
+    assert found.captured_at is not None and found.replayed_at is not None
+
+
+def two_results() -> None:
+    call = graphed()
+    real = call(batch(1.0))  # <- kept
+    fake = call(batch(2.0))
+    (real - fake).sum()  # <- read
+
+
+def result_of_the_step_before() -> None:
+    x, before = batch(), None
+    graph, out = captured(lambda: x * 2)
+    for value in range(3):
+        x.fill_(value)
+        graph.replay()
+        now = out.detach()  # <- kept
+        if before is not None:
+            now.sub(before)  # <- read
+        before = now
+
+
+def two_engine_steps() -> None:
+    engine = Engine()
+    first = engine.step()
+    engine.sync()
+    second = engine.step()
+    torch.cat([first, second])  # <- read
+
+
+def old_and_new_policy() -> None:
+    policy, obs = model(), batch()
+    call = torch.cuda.make_graphed_callables(policy, (obs,))
+    old = call(obs)  # <- kept
+    with torch.no_grad():
+        policy.weight.copy_(torch.zeros(4, 4, device="cuda"))
+    new = call(obs)
+    ratio = new - old  # <- read
+    ratio.exp()
+
+
+def gradients_that_are_zeroed_in_place() -> None:
+    net = model()
+    call = torch.cuda.make_graphed_callables(net, (batch(),))
+    for _ in range(2):
+        for each in net.parameters():
+            if each.grad is not None:
+                each.grad.zero_()
+        call(batch()).sum().backward()  # <- read
+
+
+@pytest.mark.usefixtures("on_emulated_device")
+@pytest.mark.parametrize(
+    "program",
+    [
+        two_results, result_of_the_step_before, two_engine_steps, old_and_new_policy,
+        gradients_that_are_zeroed_in_place,
+    ],
+    ids=lambda program: program.__name__,
+)  # fmt: skip
+def test_an_operator_that_reads_an_earlier_result_is_reported(program: Callable[[], None]) -> None:
+    found = audited(program).overwritten_outputs
+    assert found
+    assert within(program, found[0].read_at).endswith("# <- read")
+    if any(line.endswith("# <- kept") for line in lines_of(program)):
+        assert within(program, found[0].kept_at).endswith("# <- kept")
+
+
+def lines_of(program: Callable[[], None]) -> list[str]:
+    code = program.__code__
+    first = code.co_firstlineno
+    last = max(line for _, _, line in code.co_lines() if line is not None)
+    return Path(__file__).read_text().splitlines()[first - 1 : last]
+
+
+def within(program: Callable[[], None], place: Location | None) -> str:
+    """The line of a place, which is one of the program's."""
+    assert place is not None
+    line = Path(__file__).read_text().splitlines()[place.line - 1]
+    assert line in lines_of(program)
+    return line
