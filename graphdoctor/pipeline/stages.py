@@ -139,7 +139,7 @@ def _report_of(studied: Studied, spec: str | None, setting: Setting) -> Report:
     with proven(studied, setting) as (report, evidence):
         setting.device.table.keeps_addresses = True  # guards of what is captured from here on
         if options.trace_dir is not None:
-            from graphdoctor.reporters.tensorboard import with_traces  # brings rich and tensorboard
+            from graphdoctor.reporters.tensorboard.write import with_traces  # brings rich
 
             report = with_traces(report, evidence)
         if options.strategies == ():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,7 +60,8 @@ def test_report_is_the_page_with_its_own_policy(logdir: Path) -> None:
     answer = ask(logdir, "/report", run="eager")
     assert answer.status_code == 200 and COMPARED.target.name in answer.text
     policy = answer.headers["Content-Security-Policy"]
-    assert policy.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in policy
+    assert policy.startswith("sandbox allow-scripts; default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy and "allow-same-origin" not in policy
 
 
 @pytest.mark.parametrize("run", ["../outside", "/", "..", "eager/../../outside", ""])
@@ -95,6 +98,11 @@ def test_entry_point_is_declared() -> None:
     declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     plugins = declared["project"]["entry-points"]["tensorboard_plugins"]
     assert plugins == {"graphdoctor": "graphdoctor.reporters.tensorboard.plugin:GraphDoctorPlugin"}
+
+
+def test_tensorboard_starts_without_torch() -> None:
+    code = "import sys, graphdoctor.reporters.tensorboard.plugin; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_tab_shows_report_and_trace_without_a_network(browser: Any, logdir: Path) -> None:

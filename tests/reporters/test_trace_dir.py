@@ -45,8 +45,10 @@ def annotated(folder: Path) -> list[dict[str, Any]]:
 def test_without_a_gpu_there_is_an_eager_run_and_no_captured_one(tmp_path: Path) -> None:
     report = analyzed("gelu.py", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["eager"]
-    endings = sorted(path.name.split(".", 2)[2] for path in map(Path, report.trace_files))
+    *traces, saved = map(Path, report.trace_files)
+    endings = sorted(path.name.split(".", 2)[2] for path in traces)
     assert endings == ["annotated.json.gz", "perfetto.json.gz", "pt.trace.json.gz"]
+    assert saved == tmp_path / "eager/graphdoctor.json"
     assert all(Path(path).is_file() for path in report.trace_files)
     assert len(list((tmp_path / "eager").glob("events.out.tfevents.*"))) == 1
 
@@ -165,7 +167,7 @@ def test_without_tensorboard_there_are_traces_and_one_sentence(
     report = analyzed("gelu.py", tmp_path)
     (sentence,) = (limit for limit in report.limits if "TensorBoard" in limit)
     assert "pip install 'graphdoctor[tensorboard]'" in sentence
-    assert len(report.trace_files) == 3
+    assert len(report.trace_files) == 4
     assert not list((tmp_path / "eager").glob("events.out.tfevents.*"))
 
 
@@ -239,4 +241,4 @@ def test_on_a_gpu_eager_and_replay_are_two_runs(tmp_path: Path) -> None:
     options = AnalyzeOptions(device="cuda", trace_dir=str(tmp_path))
     report = analyze_target(str(SAMPLES / "gelu.py"), options, lambda doing: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["captured", "eager"]
-    assert len(report.trace_files) == 5
+    assert len(report.trace_files) == 6

@@ -1,7 +1,8 @@
-"""What an analysis found and the traces it kept -> a folder for TensorBoard and Perfetto."""
+"""What an analysis found and the traces it kept -> a folder for TensorBoard and Perfetto.
+
+TensorBoard loads the plugin when it starts: nothing here may import torch, which `write` needs.
+"""
 
 from __future__ import annotations
 
-from graphdoctor.reporters.tensorboard.write import with_traces
-
-__all__ = ["with_traces"]
+SAVED_REPORT = "graphdoctor.json"  # beside the traces of the eager run

@@ -18,7 +18,7 @@ from werkzeug import wrappers
 
 from graphdoctor.reporters import saved
 from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.tensorboard.write import SAVED_REPORT
+from graphdoctor.reporters.tensorboard import SAVED_REPORT
 from graphdoctor.values.errors import GraphDoctorError
 
 # Of several copies of a trace, the one with the findings drawn in.
@@ -120,9 +120,11 @@ class GraphDoctorPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         except (GraphDoctorError, OSError) as error:
             return http_util.Respond(request, str(error), "text/plain", code=422)
         # TensorBoard asks for the page's own policy as a header: its scripts by their digests, and no address.
+        # The sandbox gives a page that is opened by its address an origin other than TensorBoard's.
         policy = _POLICY.search(page)
+        allowed = html.unescape(policy[1]) if policy else "default-src 'none'"
         headers = {
-            "Content-Security-Policy": html.unescape(policy[1]) if policy else "default-src 'none'",
+            "Content-Security-Policy": f"sandbox allow-scripts; {allowed}",
             "X-Content-Type-Options": "nosniff",
         }
         return wrappers.Response(page, mimetype="text/html", headers=headers)

@@ -14,6 +14,7 @@ from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.check.markdown import code, escaped
 from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.tensorboard import SAVED_REPORT
 from graphdoctor.reporters.tensorboard.notes import notes_of
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.trace import Trace
@@ -28,7 +29,6 @@ from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Report
 
 PAGE_TAG = "graphdoctor/report"
-SAVED_REPORT = "graphdoctor.json"  # beside the traces of the eager run
 
 
 def with_traces(report: Report, evidence: Evidence) -> Report:
@@ -53,18 +53,22 @@ def with_traces(report: Report, evidence: Evidence) -> Report:
             _write_events(kept.folder, number, scalars_of(run, report), page)
         except (GraphDoctorError, OSError) as error:
             limits.append(str(error))
+    saved = [
+        run.profile.kept.folder / SAVED_REPORT
+        for run in evidence.speed.runs
+        if run.name == EAGER and run.profile.kept is not None
+    ]
     whole = msgspec.structs.replace(
         report,
-        trace_files=(*report.trace_files, *files),
+        trace_files=(*report.trace_files, *files, *map(str, saved)),
         limits=tuple(dict.fromkeys((*report.limits, *limits))),
     )
     try:
-        for run in evidence.speed.runs:
-            if run.name == EAGER and run.profile.kept is not None:
-                page = written_as("json", whole, Look())
-                (run.profile.kept.folder / SAVED_REPORT).write_text(page, encoding="utf-8")
+        for file in saved:
+            file.write_text(written_as("json", whole, Look()), encoding="utf-8")
     except OSError as error:
-        return msgspec.structs.replace(whole, limits=(*whole.limits, str(error)))
+        named = (*report.trace_files, *files)
+        return msgspec.structs.replace(whole, trace_files=named, limits=(*whole.limits, str(error)))
     return whole
 
 
