@@ -32,6 +32,12 @@ _TENSORBOARD_CATEGORIES = {
     b"fwdbwd": b"forward_backward",
 }
 _CATEGORY = re.compile(rb'("cat"\s*:\s*")(cuda_runtime|cuda_driver|fwdbwd)"')
+# A dispatch mode, as the emulated device is one, sees the operator that opens an annotation: the annotation begins
+# inside the mode's span and ends after it, and viewers refuse or drop spans that cross.
+_MODE = re.compile(
+    rb'\{\s*"ph"\s*:\s*"X"\s*,\s*"cat"\s*:\s*"cpu_op"\s*,\s*"name"\s*:\s*"PythonDispatchMode"'
+    rb"[^{}]*\{[^{}]*\}\s*\}\s*,\s*"
+)
 _PACKING = 6  # gzip's own default; 9, Python's, is slower and hardly smaller
 
 
@@ -59,6 +65,7 @@ def profile_step(
     with tempfile.TemporaryDirectory() as folder:
         exported = Path(folder) / "step.pt.trace.json"
         _run_profiled(run, steps, lambda profiler: profiler.export_chrome_trace(str(exported)))
+        exported.write_bytes(_MODE.sub(b"", exported.read_bytes()))
         trace = read_trace(exported)
         kept = _keep(exported, trace_dir) if trace_dir is not None else None
     return Profile(trace, kept)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphdoctor.measure.profile import for_tensorboard, profile_step
 from graphdoctor.trace import operators_of_events, read_trace
@@ -53,6 +54,36 @@ def test_kernels_are_joined_to_operators_on_a_gpu() -> None:
     events = trace.device_events
     owners = operators_of_events(trace)[~trace.named(events, lambda name: "emset" in name)]
     assert {trace.text(trace.operators.name[row]) for row in owners.tolist()} == {"aten::mm"}
+
+
+def test_no_span_crosses_an_annotation_under_a_dispatch_mode(tmp_path: Path) -> None:
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # fmt: skip
+            return func(*args, **(kwargs or {}))
+
+    step = Step()
+    optimizer = torch.optim.SGD(step.model.parameters())
+
+    def train() -> None:
+        step()
+        optimizer.step()
+
+    with Passing():
+        kept = profile_step(train, steps=1, trace_dir=tmp_path).kept
+    assert kept is not None
+    events = json.loads(gzip.decompress(kept.untouched.read_bytes()))["traceEvents"]
+    spans = [
+        (event["ts"], event["ts"] + event["dur"], event["name"])
+        for event in events
+        if event.get("cat") in ("cpu_op", "user_annotation")
+    ]
+    assert {"Optimizer.step#SGD.step", "aten::addmm"} <= {name for _, _, name in spans}
+    assert [
+        (outer, inner)
+        for start, end, outer in spans
+        for begin, finish, inner in spans
+        if start < begin < end < finish
+    ] == []
 
 
 def test_an_exception_of_the_step_passes_and_leaves_the_profiler_off(tmp_path: Path) -> None:
