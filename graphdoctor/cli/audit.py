@@ -9,7 +9,15 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from graphdoctor.cli.arguments import add_program_arguments, program_of
-from graphdoctor.cli.output import add_color_argument, check_json_writable, look_of, of_rank, say
+from graphdoctor.cli.output import (
+    add_color_argument,
+    add_report_argument,
+    check_json_writable,
+    check_reports_writable,
+    look_of,
+    of_rank,
+    say,
+)
 from graphdoctor.values.errors import CannotDoItHere
 
 EXIT_FOUND = 1
@@ -20,6 +28,7 @@ class AuditCommand:
 
       graphdoctor audit serve.py -- --port 8000
       graphdoctor audit --device emulated --json audit.json train.py
+      graphdoctor audit --report sarif=audit.sarif train.py
 
     Graphs of torch.cuda.graph, make_graphed_callables and torch.compile are
     checked. The page on stderr names each tensor that a replay uses at its
@@ -37,23 +46,27 @@ class AuditCommand:
         add("--device", choices=("auto", "cuda", "emulated"), default="auto",
             help="auto (the default): cuda if there is a GPU, else emulated")  # fmt: skip
         add("--json", metavar="FILE", help="save the report there too")
+        add_report_argument(parser, "AuditReport")
         add_color_argument(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         check_json_writable(args)
+        check_reports_writable(args)
         program, process = program_of(args), os.getpid()
         import torch
 
         from graphdoctor.device.emulated import EmulatedDevice
         from graphdoctor.measure.audit import audit_program
         from graphdoctor.measure.watch.watcher import rank
-        from graphdoctor.reporters import audit_page
         from graphdoctor.reporters.files import save
+        from graphdoctor.reporters.formats import page_of, written_as
+        from graphdoctor.reporters.look import Look
         from graphdoctor.reporters.plain_json import written
 
         # The program may change directory, and put another stream in stderr's place.
         stream, look = sys.stderr, look_of(args, sys.stderr)
         json = of_rank(Path(args.json).absolute(), rank()) if args.json else None
+        files = [(name, of_rank(path.absolute(), rank())) for name, path in args.report]
         has_gpu = torch.cuda.is_available()
         if args.device == "cuda" and not has_gpu:
             raise CannotDoItHere("--device cuda needs a GPU, and torch finds none here")
@@ -64,9 +77,11 @@ class AuditCommand:
             return report.exit_code
         if json is not None:
             save(written(report), json)
+        for name, path in files:
+            save(written_as(name, report, Look(base=look.base)), path)
         if text:
             say(stream, f"{text}\n")
-        say(stream, audit_page.render(report, look))
+        say(stream, page_of(report, look))
         return report.exit_code or (
             EXIT_FOUND if report.stale_tensors or report.overwritten_outputs else 0
         )

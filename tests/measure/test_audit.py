@@ -159,10 +159,13 @@ def test_a_rank_that_closed_its_streams_saves_its_own_report(tmp_path: Path) -> 
     change = "x = torch.zeros(4, device='cuda')\nimport sys\nsys.stderr.close()"
     file.write_text(SCRIPT.format(change=change) + "sys.stdout.close()\n")
     command = warm.command(
-        warm.CLI, "audit", "--device", "emulated", "--json", str(tmp_path / "audit.json"), str(file)
-    )
+        warm.CLI, "audit", "--device", "emulated", "--json", str(tmp_path / "audit.json"),
+        f"--report=sarif={tmp_path / 'audit.sarif'}", str(file),
+    )  # fmt: skip
     ranks = os.environ | {"RANK": "1", "WORLD_SIZE": "2"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=ranks)
     assert (done.returncode, done.stderr) == (1, "")
     report = json.loads((tmp_path / "audit.rank1.json").read_text())
     assert [each["name"] for each in report["stale_tensors"]] == ["x"]
+    (run,) = json.loads((tmp_path / "audit.rank1.sarif").read_text())["runs"]
+    assert [each["ruleId"] for each in run["results"]] == ["stale-tensor-freed"]

@@ -49,6 +49,7 @@ def test_every_module_of_a_folder_of_formats_is_in_a_row() -> None:
         ("check", "Check"),
         ("merge", "Check"),
         ("diff", "Changes"),
+        ("audit", "AuditReport"),
     ],
 )
 def test_a_command_offers_the_formats_of_what_it_shows(command: str, kind: Kind) -> None:

@@ -41,12 +41,12 @@ def _annotations(check: Check) -> Iterator[tuple[str, str]]:
     yield from (_problem(check, problem) for problem in wording.regressions(check))
     if check.stale:
         kind = "error" if check.stale_fails else "warning"
-        yield kind, _command(kind, "baseline out of date", wording.stale_text(check), "")
+        yield kind, command(kind, "baseline out of date", wording.stale_text(check), "")
 
 
 def _problem(check: Check, problem: wording.Problem) -> tuple[str, str]:
     message = f"{problem.target}: {problem.message}"
-    return "error", _command("error", problem.title, message, _file(check, problem.path, 1))
+    return "error", command("error", problem.title, message, _file(check, problem.path, 1))
 
 
 def _finding(check: Check, one: Occurrence) -> tuple[str, str]:
@@ -63,16 +63,20 @@ def _finding(check: Check, one: Occurrence) -> tuple[str, str]:
     columns = wording.columns_shown(checked)
     at = f"col={columns.start},endColumn={columns.end}," if columns is not None else ""
     where = _file(check, checked.path, checked.line) + at
-    return kind, _command(kind, wording.title(checked.finding), message, where)
+    return kind, command(kind, wording.title(checked.finding), message, where)
 
 
 def _file(check: Check, path: str, line: int) -> str:
-    if not path:
-        return ""
-    return f"file={_property(check.prefix + path)},line={max(1, line)},endLine={max(1, line)},"
+    return file_and_line(check.prefix + path, line) if path else ""
 
 
-def _command(kind: str, title: str, message: str, where: str) -> str:
+def file_and_line(path: str, line: int) -> str:
+    """The properties of an annotation that say where it belongs."""
+    return f"file={_property(path)},line={max(1, line)},endLine={max(1, line)},"
+
+
+def command(kind: str, title: str, message: str, where: str) -> str:
+    """An annotation; no text in it is a command of its own."""
     shown = "\n".join(visible(line) for line in message.split("\n"))
     return f"::{kind} {where}title={_property(title)}::{_data(shown)}"
 

@@ -33,12 +33,12 @@ def render(check: Check, look: Look) -> str:
                 "name": "graphdoctor",
                 "version": check.tool_version,
                 "semanticVersion": check.tool_version,
-                **_home_page(),
+                **home_page(),
                 "rules": rules,
             }
         },
         # GitHub keeps apart what differs in it: the projects of a repository.
-        "automationDetails": {"id": f"graphdoctor/check/{_uri(check.prefix)}"},
+        "automationDetails": {"id": f"graphdoctor/check/{uri(check.prefix)}"},
         "columnKind": "unicodeCodePoints",
         "invocations": [_invocation(check)],
         "results": [_result(check, one, ids.index(one.checked.finding.rule)) for one in found],
@@ -46,7 +46,7 @@ def render(check: Check, look: Look) -> str:
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _home_page() -> dict[str, str]:
+def home_page() -> dict[str, str]:
     """Where to read about the tool; nothing where the package that is installed names no page of its own."""
     try:
         urls = metadata("graphdoctor").get_all("Project-URL") or []
@@ -113,7 +113,7 @@ def _fix(check: Check, finding: Finding) -> dict[str, Any]:
     """The cure as replacements of text, which editors can apply."""
     changes = [
         {
-            "artifactLocation": {"uri": _uri(check.prefix + edit.file)},
+            "artifactLocation": {"uri": uri(check.prefix + edit.file)},
             "replacements": [
                 {
                     "deletedRegion": {
@@ -144,7 +144,7 @@ def _location(check: Check, checked: CheckedFinding) -> dict[str, Any]:
     columns = wording.columns_shown(checked)
     return {
         "physicalLocation": {
-            "artifactLocation": {"uri": _uri(check.prefix + checked.path or "pyproject.toml")},
+            "artifactLocation": {"uri": uri(check.prefix + checked.path or "pyproject.toml")},
             "region": {
                 "startLine": line,
                 "startColumn": columns.start if columns is not None else 1,
@@ -169,7 +169,7 @@ def _code(checked: CheckedFinding) -> str:
     return (checked.finding.code or " ") if is_own else " "
 
 
-def _uri(path: str) -> str:
+def uri(path: str) -> str:
     """A relative reference; a name that is not UTF-8 keeps its bytes."""
     try:
         return quote(path.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,115 @@
+"""What an audit found -> the words and lines that every format of it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from graphdoctor.values.audited import AuditReport, OverwrittenOutput, StaleTensor
+from graphdoctor.values.figures import count_text
+from graphdoctor.values.locations import Location, own_line, place_text
+
+_HAPPENED = {
+    "freed": "was freed after the capture",
+    "moved": "moved to another address after the capture",
+    "rebound": "is other memory now than at capture",
+}
+_HELP = {
+    "freed": "Keep a reference to the tensor while the graph exists, or capture again.",
+    "moved": "Do not resize the tensor while the graph exists, or capture again.",
+    "rebound": "Copy new values in place with `copy_()`, or capture again.",
+}
+OVERWRITTEN = "overwritten-output"
+RULES = {
+    **{f"stale-tensor-{reason}": f"A captured tensor {what}" for reason, what in _HAPPENED.items()},
+    OVERWRITTEN: "An output that the program keeps was overwritten by a later replay",
+}
+WHY = (
+    "A replay uses the addresses of its capture, reads and writes whatever is there, and raises no"
+    " error."
+)
+
+
+class Line(NamedTuple):
+    """What happened in a line of the program: a label, words before the line, and the line."""
+
+    label: str
+    location: Location | None
+    words: str = ""
+    replay: int = 0
+
+    def text(self, base: str) -> str:
+        place = "an unknown line" if self.location is None else place_text(self.location, base)
+        if self.replay:
+            place = f"{place}, replay {self.replay}"
+        return f"{self.words} ({place})" if self.words else place
+
+
+class AuditFault(NamedTuple):
+    """A stale tensor or an overwritten output. `rule` is one of RULES; `lines` are in order of reading."""
+
+    rule: str
+    message: str
+    lines: tuple[Line, ...]
+    help: str
+
+    @property
+    def location(self) -> Location | None:
+        """Where an annotation belongs: the first line, if possible of the program's own files."""
+        places = [line.location for line in self.lines]
+        return own_line(places) or next((place for place in places if place is not None), None)
+
+
+def faults_of(report: AuditReport) -> tuple[AuditFault, ...]:
+    """All that was found, stale tensors first."""
+    return (
+        *map(_of_stale, report.stale_tensors),
+        *map(_of_output, report.overwritten_outputs),
+    )
+
+
+def headline(report: AuditReport) -> str:
+    """ "1 capture, 2 replays on the emulated device: 1 stale tensor, no overwritten output found." """
+    graphs = f"{count_text(report.captures, 'capture')}, {count_text(report.replays, 'replay')}"
+    counts = (
+        (len(report.stale_tensors), "stale tensor"),
+        (len(report.overwritten_outputs), "overwritten output"),
+    )
+    found = ", ".join(
+        count_text(count, what) if count else f"no {what} found" for count, what in counts
+    )
+    return f"{graphs} on the {report.device} device: {found}."
+
+
+def _of_stale(each: StaleTensor) -> AuditFault:
+    shape = f"{each.dtype}{list(each.shape)}"
+    name = f"`{each.name}` ({shape})" if each.name else f"A tensor {shape}"
+    use = "writes" if each.is_written else "reads"
+    return AuditFault(
+        f"stale-tensor-{each.reason}",
+        f"{name} {_HAPPENED[each.reason]}.",
+        (
+            Line("Replayed", each.replayed_at, replay=each.replay),
+            Line("Captured", each.captured_at),
+            Line("Used", each.used_at, f"{each.operator} {use} the captured address"),
+        ),
+        _HELP[each.reason],
+    )
+
+
+def _of_output(each: OverwrittenOutput) -> AuditFault:
+    def lines() -> Iterator[Line]:
+        yield Line("Kept", each.kept_at)
+        if each.operator:
+            yield Line("Read", each.read_at, each.operator)
+        yield Line("Replayed", each.replayed_at, replay=each.replay)
+        yield Line("Captured", each.captured_at)
+
+    shape = f"{each.dtype}{list(each.shape)}"
+    holds = f"`{each.name}` holds an output" if each.name else "An output"
+    return AuditFault(
+        OVERWRITTEN,
+        f"{holds} ({shape}) that a later replay overwrote.",
+        tuple(lines()),
+        "Keep a copy: `clone()` the output after its replay.",
+    )

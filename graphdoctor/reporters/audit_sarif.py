@@ -1,0 +1,92 @@
+"""An audited program -> SARIF 2.1.0, as code scanning of GitHub takes it in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from typing import Any
+
+from graphdoctor.reporters.audit_faults import RULES, WHY, AuditFault, faults_of
+from graphdoctor.reporters.check.sarif import MOST_RESULTS, SCHEMA, home_page, uri
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.audited import AuditReport
+from graphdoctor.values.escape import visible
+from graphdoctor.values.locations import Location
+
+
+def render(report: AuditReport, look: Look) -> str:
+    """One run; paths are relative to the folder that the audit was started in."""
+    faults = faults_of(report)[:MOST_RESULTS]
+    seen: Counter[str] = Counter()
+    run = {
+        "tool": {
+            "driver": {
+                "name": "graphdoctor",
+                "version": report.tool_version,
+                "semanticVersion": report.tool_version,
+                **home_page(),
+                "rules": [_rule(rule) for rule in RULES],
+            }
+        },
+        "automationDetails": {"id": "graphdoctor/audit/"},
+        "columnKind": "unicodeCodePoints",
+        "invocations": [
+            {"executionSuccessful": report.ending == "finished", "exitCode": report.exit_code}
+        ],
+        "results": [_result(fault, look.base, seen) for fault in faults],
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _rule(rule: str) -> dict[str, Any]:
+    return {
+        "id": rule,
+        "name": "".join(part.capitalize() for part in rule.split("-")),
+        "shortDescription": {"text": f"{RULES[rule]}."},
+        "fullDescription": {"text": WHY},
+        "defaultConfiguration": {"level": "error"},
+        "properties": {
+            "precision": "high",
+            "problem.severity": "error",
+            "tags": ["cuda-graphs"],
+        },
+    }
+
+
+def _result(fault: AuditFault, base: str, seen: Counter[str]) -> dict[str, Any]:
+    """`seen` counts the faults of the same words in the same file, whose lines may move."""
+    place = fault.location or Location("pyproject.toml", 1)
+    words = "\0".join((fault.rule, _uri(place.file, base), fault.message))
+    fingerprint = hashlib.sha256(words.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+    seen[fingerprint] += 1
+    return {
+        "ruleId": fault.rule,
+        "ruleIndex": list(RULES).index(fault.rule),
+        "level": "error",
+        "message": {"text": f"{visible(fault.message)} {fault.help}"},
+        "locations": [_location(place, base)],
+        "relatedLocations": [
+            _location(line.location, base)
+            | {"message": {"text": visible(f"{line.label}: {line.text(base)}")}}
+            for line in fault.lines
+            if line.location is not None
+        ],
+        "partialFingerprints": {"primaryLocationLineHash": f"{fingerprint}:{seen[fingerprint]}"},
+    }
+
+
+def _location(place: Location, base: str) -> dict[str, Any]:
+    return {
+        "physicalLocation": {
+            "artifactLocation": {"uri": _uri(place.file, base)},
+            "region": {"startLine": max(1, place.line)},
+        }
+    }
+
+
+def _uri(file: str, base: str) -> str:
+    """Relative to the base; a file elsewhere, such as a library's, is absolute."""
+    path = uri(file.removeprefix(base.rstrip(os.sep) + os.sep) if base else file)
+    return f"file://{path}" if path.startswith("/") else path

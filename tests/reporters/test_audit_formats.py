@@ -1,0 +1,105 @@
+"""What an audit found, in the formats that machines and pull requests read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from graphdoctor.reporters.formats import names_of, written_as
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.audited import AuditReport, OverwrittenOutput, StaleTensor
+from graphdoctor.values.locations import Location
+from graphdoctor.values.watched import WatchedGraphs
+
+SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "sarif-2.1.0.json").read_bytes())
+LIBRARY = Location("/env/site-packages/vllm/runner.py", 7)
+
+
+def line(number: int) -> Location:
+    return Location("/repo/serve me.py", number)
+
+
+def stale(name: str = "policy.weight", replayed_at: Location | None = None) -> StaleTensor:
+    return StaleTensor(
+        reason="rebound", name=name, shape=(4, 4), dtype="float32", operator="aten::addmm",
+        is_written=False, used_at=line(3), captured_at=line(2), replayed_at=replayed_at or line(9),
+        replay=2,
+    )  # fmt: skip
+
+
+OUTPUT = OverwrittenOutput(
+    name="losses", shape=(), dtype="float32", operator="", kept_at=line(12), read_at=None,
+    captured_at=line(2), replayed_at=line(11), replay=4,
+)  # fmt: skip
+
+
+def report(*stale_tensors: StaleTensor, outputs: tuple[OverwrittenOutput, ...] = ()) -> AuditReport:
+    return AuditReport(
+        schema_version=1, tool_version="1.0", command=("serve me.py",), device="cuda",
+        ending="finished", exit_code=0, audited_graphs=(WatchedGraphs(line(2), 1, 0, 1, 4, 0.5),),
+        stale_tensors=stale_tensors, overwritten_outputs=outputs,
+    )  # fmt: skip
+
+
+def rendered(name: str, audited: AuditReport) -> str:
+    return written_as(name, audited, Look(base="/repo"))
+
+
+def test_sarif_is_valid_and_has_a_rule_and_a_line_for_each_fault() -> None:
+    document = json.loads(rendered("sarif", report(stale(), outputs=(OUTPUT,))))
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    (run,) = document["runs"]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    places = [each["locations"][0]["physicalLocation"] for each in run["results"]]
+    assert [rules[each["ruleIndex"]] for each in run["results"]] == [
+        "stale-tensor-rebound", "overwritten-output",
+    ]  # fmt: skip
+    assert [(p["artifactLocation"]["uri"], p["region"]["startLine"]) for p in places] == [
+        ("serve%20me.py", 9), ("serve%20me.py", 12),
+    ]  # fmt: skip
+
+
+def test_an_alert_belongs_to_the_program_where_a_library_replays() -> None:
+    (run,) = json.loads(rendered("sarif", report(stale(replayed_at=LIBRARY))))["runs"]
+    (result,) = run["results"]
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 2
+    uris = [
+        each["physicalLocation"]["artifactLocation"]["uri"] for each in result["relatedLocations"]
+    ]
+    assert uris[0] == "file:///env/site-packages/vllm/runner.py"
+
+
+def test_fingerprints_of_equal_faults_differ_and_outlast_moved_lines() -> None:
+    def prints(*tensors: StaleTensor) -> list[str]:
+        (run,) = json.loads(rendered("sarif", report(*tensors)))["runs"]
+        return [each["partialFingerprints"]["primaryLocationLineHash"] for each in run["results"]]
+
+    first, second = prints(stale(), stale(replayed_at=line(30)))
+    assert first != second
+    assert prints(stale(replayed_at=line(40))) == [first]
+
+
+def test_markdown_and_annotations_name_the_fault_and_its_lines() -> None:
+    found = report(stale(), outputs=(OUTPUT,))
+    comment, commands = rendered("markdown", found), rendered("github", found)
+    assert comment.startswith("<!-- graphdoctor audit -->\n### graphdoctor audit failed: ")
+    assert "- Replayed: `serve me.py:9, replay 2`" in comment
+    assert "- Kept: `serve me.py:12`" in comment
+    first, second, summary = commands.splitlines()
+    assert first.startswith(
+        "::error file=serve me.py,line=9,endLine=9,title=stale-tensor-rebound::"
+    )
+    assert second.startswith("::error file=serve me.py,line=12,endLine=12,title=overwritten-output")
+    assert summary.endswith("1 stale tensor, 1 overwritten output.")
+    assert " passed: " in rendered("markdown", report())
+
+
+@pytest.mark.parametrize("name", sorted({*names_of("AuditReport")} - {"json"}))
+def test_names_of_the_program_are_shown_and_never_obeyed(name: str) -> None:
+    text = rendered(name, report(stale("x\n::error::boo\x1b[31m<script>")))
+    assert "\x1b" not in text and "\n::error::boo" not in text
+    if name == "markdown":
+        assert "<script>" not in text
