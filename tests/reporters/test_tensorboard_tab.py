@@ -60,7 +60,7 @@ def test_report_is_the_page_with_its_own_policy(logdir: Path) -> None:
     answer = ask(logdir, "/report", run="eager")
     assert answer.status_code == 200 and COMPARED.target.name in answer.text
     policy = answer.headers["Content-Security-Policy"]
-    assert policy.startswith("sandbox allow-scripts; default-src 'none'; style-src 'sha256-")
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy and "allow-same-origin" not in policy
 
 

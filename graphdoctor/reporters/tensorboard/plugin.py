@@ -120,11 +120,11 @@ class GraphDoctorPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         except (GraphDoctorError, OSError) as error:
             return http_util.Respond(request, str(error), "text/plain", code=422)
         # TensorBoard asks for the page's own policy as a header: its scripts by their digests, and no address.
-        # The sandbox gives a page that is opened by its address an origin other than TensorBoard's.
+        # It warns of a `sandbox` there, which the frame has.
         policy = _POLICY.search(page)
         allowed = html.unescape(policy[1]) if policy else "default-src 'none'"
         headers = {
-            "Content-Security-Policy": f"sandbox allow-scripts; {allowed}",
+            "Content-Security-Policy": allowed,
             "X-Content-Type-Options": "nosniff",
         }
         return wrappers.Response(page, mimetype="text/html", headers=headers)
