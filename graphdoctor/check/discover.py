@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import NamedTuple
 
 from graphdoctor.check.settings.settings import TargetSettings, default_name
 from graphdoctor.target.forms import FORMS, ONLY_MODULE
@@ -15,6 +16,13 @@ from graphdoctor.values.errors import GraphDoctorError, UserCodeError
 
 _NO_SOURCES = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 _DESCRIBING = tuple(form for form in FORMS if form is not ONLY_MODULE)
+
+
+class LoneFile(NamedTuple):
+    """A file relative to the root, and the model classes in it."""
+
+    file: str
+    names: tuple[str, ...]
 
 
 def discover(folder: Path, *, root: Path, exclude: Sequence[str] = ()) -> list[TargetSettings]:
@@ -27,19 +35,25 @@ def discover(folder: Path, *, root: Path, exclude: Sequence[str] = ()) -> list[T
     return found
 
 
-def lone_modules(folder: Path, *, root: Path) -> list[tuple[str, str]]:
-    """Files with a model that do not describe its inputs, each with the name of the class."""
+def lone_modules(folder: Path, *, root: Path) -> list[LoneFile]:
+    """Files with models that do not describe their inputs, each with the names of the classes."""
     found = []
     for path in python_files(folder, root=root):
         for shape in _shape(path):
-            classes = [cls.name for cls in shape.classes if "forward" in cls.methods]
-            if classes and not any(form.matches(shape) for form in _DESCRIBING):
-                found.append((path.relative_to(root).as_posix(), classes[0]))
+            names: list[str] = []
+            for cls in shape.classes:
+                has_forward = "forward" in cls.methods or {"Sequential", *names} & {*cls.bases}
+                if has_forward and cls.may_be_module and "Function" not in cls.bases:
+                    names.append(cls.name)
+            if names and not any(form.matches(shape) for form in _DESCRIBING):
+                found.append(LoneFile(path.relative_to(root).as_posix(), tuple(names)))
     return found
 
 
 def python_files(folder: Path, *, root: Path, exclude: Sequence[str] = ()) -> Iterator[Path]:
     """In a fixed order; no hidden folders, no environments, nothing that a pattern excludes."""
+    if folder.is_file():
+        yield folder
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if _is_source(Path(parent, name)))
         for name in sorted(files):

@@ -71,8 +71,8 @@ def choose(paths: Sequence[str], project: Project) -> tuple[tuple[TargetSettings
     if not paths:
         if not targets:
             raise UsageError(
-                "there is nothing to check: name a file or a folder with models, or let"
-                " `graphdoctor init` write targets into the settings"
+                "there is nothing to check: name a file with a function graphdoctor_target() that returns a"
+                " model and its inputs, or let `graphdoctor init` write targets into the settings"
             )
         return targets, True
     chosen: dict[str, TargetSettings] = {}
@@ -186,8 +186,9 @@ def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
     found = discover(folder.resolve(), root=root, exclude=project.settings.exclude)
     if not found:
         raise UsageError(
-            f"no target in {folder}. A target is a file with a function graphdoctor_target() that returns a"
-            f" model and its inputs; `graphdoctor init` writes one{of_notebooks(folder)}"
+            f"no target in {folder if folder.name else 'this folder'}. A target is a file with a function"
+            " graphdoctor_target() that returns a model and its inputs; `graphdoctor init` writes one"
+            + of_notebooks(folder)
         )
     if inside:
         return found

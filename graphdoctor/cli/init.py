@@ -13,6 +13,7 @@ from graphdoctor.values.errors import UsageError
 from graphdoctor.values.escape import visible
 
 if TYPE_CHECKING:
+    from graphdoctor.check.discover import LoneFile
     from graphdoctor.check.settings.settings import TargetSettings
 
 _LONE_SHOWN = 5
@@ -32,20 +33,27 @@ class InitCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help="default: here"
+            "path",
+            nargs="?",
+            type=Path,
+            default=Path(),
+            metavar="PATH",
+            help="a folder, or one file of the project here; default: here",
         )
         parser.add_argument("--dry-run", action="store_true", help="print it, and write nothing")
 
     def run(self, args: argparse.Namespace) -> int:
-        if not args.folder.is_dir():
-            raise UsageError(f"{args.folder} is not a folder")
+        if not args.path.exists():
+            raise UsageError(f"{args.path} does not exist")
         from graphdoctor.check.discover import discover, lone_modules
         from graphdoctor.check.settings.toml import first_settings_toml
 
-        root = args.folder.resolve()
+        looked = args.path.resolve()
+        here = Path.cwd() if looked.is_relative_to(Path.cwd()) else looked.parent
+        root = here if looked.is_file() else looked
         path, before = _place(root)
-        found = discover(root, root=root)
-        lone = lone_modules(root, root=root)
+        found = discover(looked, root=root)
+        lone = lone_modules(looked, root=root)
         guessed = ""
         if not found and lone:
             from graphdoctor.check.settings.settings import TargetSettings
@@ -58,7 +66,7 @@ class InitCommand:
             if (root / TEMPLATE_FILE).exists():
                 raise UsageError(f"{TEMPLATE_FILE} exists already; add targets to it by hand")
         if not found:
-            raise UsageError(_nothing_found(args.folder))
+            raise UsageError(_nothing_found(args.path))
         section = first_settings_toml(found, is_shared=path.name == "pyproject.toml")
         if args.dry_run:
             show(f"{guessed}\n{section}" if guessed else section)
@@ -101,10 +109,10 @@ def _joined(before: str, section: str) -> str:
     return text.replace("\r\n", "\n").replace("\n", end)
 
 
-def _nothing_found(folder: Path) -> str:
+def _nothing_found(path: Path) -> str:
     return (
-        f"no file in {folder} has a model: write a function graphdoctor_target() that returns a model"
-        f" and a tuple of its inputs{of_notebooks(folder)}"
+        f"there is no model in {path if path.name else 'this folder'}: write a function"
+        f" graphdoctor_target() that returns a model and a tuple of its inputs{of_notebooks(path)}"
     )
 
 
@@ -118,14 +126,14 @@ def _guessed_steps(found: list[TargetSettings]) -> str:
     )
 
 
-def _next_steps(path: Path, found: list[TargetSettings], lone: list[tuple[str, str]]) -> str:
+def _next_steps(path: Path, found: list[TargetSettings], lone: list[LoneFile]) -> str:
     from graphdoctor.values.figures import count_text
 
     lines = [f"{path.name}: {count_text(len(found), 'target')}"]
     lines += [f"  {visible(target.entry)}" for target in found]
     if lone:
         lines += ["", "Left out, because no function graphdoctor_target() gives their inputs:"]
-        lines += [f"  {visible(file)}: {visible(cls)}" for file, cls in lone[:_LONE_SHOWN]]
+        lines += [f"  {visible(file)}: {visible(names[0])}" for file, names in lone[:_LONE_SHOWN]]
         if lone[_LONE_SHOWN:]:
             lines.append(f"  and {len(lone) - _LONE_SHOWN} more")
     lines += [

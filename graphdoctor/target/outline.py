@@ -71,7 +71,7 @@ def _outline_of(tree: ast.Module) -> Outline:
     names: set[str] = set()
     classes: list[ClassOutline] = []
     star = False
-    for node in _top_level(tree.body):
+    for node in top_level(tree.body):
         names.update(_bound_names(node))
         if isinstance(node, ast.ClassDef):
             classes.append(_class_outline(node))
@@ -79,7 +79,7 @@ def _outline_of(tree: ast.Module) -> Outline:
     return Outline(frozenset(names), tuple(classes), star)
 
 
-def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Statements of the module's own scope, also inside if, try, with and for."""
     for node in body:
         yield node
@@ -88,9 +88,9 @@ def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             if inner and not isinstance(
                 node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
             ):
-                yield from _top_level(inner)
+                yield from top_level(inner)
         for handler in getattr(node, "handlers", []):
-            yield from _top_level(handler.body)
+            yield from top_level(handler.body)
 
 
 def _bound_names(node: ast.stmt) -> Iterator[str]:

@@ -28,7 +28,7 @@ from graphdoctor.values.report import Mode
 from graphdoctor.values.spelling import meant
 from graphdoctor.values.target_spec import is_file, split
 
-_OF_A_PROJECT = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+OF_A_PROJECT = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 
 
 class Workspace:
@@ -134,7 +134,7 @@ def _project_folders(folder: Path) -> Iterator[Path]:
     """Where a package of the same project may lie; a plain folder without a project has none."""
     yield _package_root(folder)
     for parent in (folder, *folder.parents):
-        if any((parent / name).exists() for name in _OF_A_PROJECT):
+        if any((parent / name).exists() for name in OF_A_PROJECT):
             yield parent
             if (parent / "src").is_dir():
                 yield parent / "src"

@@ -49,7 +49,7 @@ def test_patterns_exclude_files_by_their_path_in_the_project(folder: Path) -> No
 
 
 def test_a_model_without_inputs_is_named_with_its_class(folder: Path) -> None:
-    assert lone_modules(folder, root=folder) == [("nets/lone.py", "Net")]
+    assert lone_modules(folder, root=folder) == [("nets/lone.py", ("Net",))]
     (folder / "nets" / "lone.py").write_text(LONE + DESCRIBED, encoding="utf-8")
     assert lone_modules(folder, root=folder) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,95 @@ def test_a_dry_run_prints_both_files_and_writes_none(
     said = capsys.readouterr().out
     assert "def net_net():" in said and "[[" in said
     assert [path.name for path in tmp_path.iterdir()] == ["net.py"]
+
+
+GPT = """\
+from dataclasses import dataclass
+import torch
+from torch import nn
+
+
+@dataclass
+class GPTConfig:
+    vocab: int
+    width: int = 16
+
+
+class Round(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+
+class Block(nn.Module):
+    def forward(self, x):
+        return Round.apply(x)
+
+
+class GPT(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.table = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList([(Block if config.width else nn.Identity)()])
+
+    def forward(self, idx=None, targets=None):
+        return self.table(idx)
+
+
+class Deep(nn.Module):
+    def __init__(self, block, depth, channels=1):
+        super().__init__()
+        self.stem = nn.Conv2d(channels, 8, 3)
+
+    def forward(self, x, labels):
+        return self.stem(x)
+
+
+class Wide(Deep):
+    def __init__(self):
+        super().__init__(Block, 2)
+
+
+def deep18(pretrained=False) -> Deep:
+    return _deep(block=Block)
+"""
+
+
+def test_template_takes_settings_classes_factories_and_any_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("gpt-nets", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "2net.py").write_text(GPT)
+    assert main(["init", "--dry-run"]) == 0
+    text = capsys.readouterr().out.partition("fail-on")[0]
+    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    names = [node.name for node in functions]
+    assert names == [
+        "net_gpt",
+        "net_deep",
+        "net_wide",
+        "other_2net_gpt",
+        "other_2net_deep",
+        "other_2net_wide",
+    ]
+    assert 'import_module("gpt-nets.2net")' in text
+    assert "model = GPT(config=GPTConfig(vocab=...)).cuda().eval()  # FILL IN" in text
+    assert 'idx = torch.randint(0, 1000, (2, 128), device="cuda")  # FILL IN' in text
+    assert "model = deep18().cuda().eval()  # FILL IN" in text
+    assert 'x = torch.randn(2, 1, 28, 28, device="cuda")  # FILL IN' in text
+    assert 'labels = torch.randint(0, 10, (2,), device="cuda")  # FILL IN' in text
+    assert "return model, (x, labels)" in text and "Round" not in text
+
+
+def test_init_takes_one_file_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "one.py").write_text(NET)
+    (tmp_path / "two.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "nets/one.py", "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert "from nets.one import Net" in text and "two" not in text
