@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from graphdoctor.cli.arguments import add_input_arguments, add_step_arguments, at_least
 from graphdoctor.cli.checking import running
@@ -56,6 +57,11 @@ class SweepCommand:
         add_step_arguments(parser)
         add_input_arguments(parser)
         add_json_argument(parser, "sweep")
+        add(
+            "--tensorboard",
+            metavar="DIR",
+            help="write curves over the batch sizes for TensorBoard into this folder",
+        )
         add("--all", action="store_true", help="show the bounds of every figure")
         add_color_argument(parser)
 
@@ -64,9 +70,12 @@ class SweepCommand:
         with running(args) as tell:
             from msgspec.structs import replace
 
+            from graphdoctor.reporters.tensorboard.curves import summary_writer, write_sweep
             from graphdoctor.sweep import plan_lengths, read_lengths, sizes_to_sweep, sweep_target
             from graphdoctor.values.options import AnalyzeOptions
 
+            if args.tensorboard is not None:
+                summary_writer()  # says at once that TensorBoard is missing
             lengths = read_lengths(args.lengths) if args.lengths is not None else None
             batches = args.batch
             if batches is None:
@@ -95,6 +104,8 @@ class SweepCommand:
             json=lambda: written(sweep),
             page=lambda: sweep_page.render(sweep, look_of(args)),
         )
+        if args.tensorboard is not None:
+            write_sweep(sweep, Path(args.tensorboard))
         return 0
 
 

@@ -139,14 +139,15 @@ def _report_of(studied: Studied, spec: str | None, setting: Setting) -> Report:
     with proven(studied, setting) as (report, evidence):
         setting.device.table.keeps_addresses = True  # guards of what is captured from here on
         if options.trace_dir is not None:
-            from graphdoctor.reporters.tensorboard.write import with_traces  # brings rich
+            # brings rich
+            from graphdoctor.reporters.tensorboard.write import with_strategies, with_traces
 
             report = with_traces(report, evidence)
         if options.strategies == ():
             return report
         setting.begin("trying strategies")
         try:
-            return compare_strategies(
+            compared = compare_strategies(
                 report,
                 evidence,
                 options=options,
@@ -163,6 +164,9 @@ def _report_of(studied: Studied, spec: str | None, setting: Setting) -> Report:
             return replace(
                 report, limits=(*report.limits, f"Strategies are not compared: {limit}.")
             )
+        if options.trace_dir is None:
+            return compared
+        return with_strategies(compared, evidence)
 
 
 def _memory(studied: Studied, captured: Captured, setting: Setting) -> GraphMemory | None:

@@ -129,7 +129,9 @@ def test_a_file_becomes_a_page_and_a_saved_sweep(
 ) -> None:
     saved = tmp_path / "out.json"
     call = ["sweep", str(file), "--batch", "4, 1,4", "--device", "emulated"]
-    assert main([*call, "--json", str(saved)]) == 0
+    curves = saved.parent / "curves"
+    assert main([*call, "--json", str(saved), "--tensorboard", str(curves)]) == 0
+    assert len(list(curves.glob("sweep/*/events.out.tfevents.*"))) == 2
     captured = capsys.readouterr()
     assert captured.err == ""
     assert "predicted for NVIDIA H100" in captured.out

@@ -18,6 +18,7 @@ from graphdoctor.measure.profile import Profile
 from graphdoctor.measure.speed import CAPTURED, EAGER, ProfiledRun, _captured_run
 from graphdoctor.pipeline import analyze_target
 from graphdoctor.record import prepare
+from graphdoctor.reporters.plain_json import parsed
 from graphdoctor.reporters.tensorboard.notes import steps_of
 from graphdoctor.reporters.tensorboard.write import _next_number, _write_events, page_of, scalars_of
 from graphdoctor.target import from_object
@@ -44,11 +45,14 @@ def annotated(folder: Path) -> list[dict[str, Any]]:
 
 def test_without_a_gpu_there_is_an_eager_run_and_no_captured_one(tmp_path: Path) -> None:
     report = analyzed("gelu.py", tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["eager"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["eager", "strategies"]
     *traces, saved = map(Path, report.trace_files)
     endings = sorted(path.name.split(".", 2)[2] for path in traces)
     assert endings == ["annotated.json.gz", "perfetto.json.gz", "pt.trace.json.gz"]
     assert saved == tmp_path / "eager/graphdoctor.json"
+    again = parsed(saved.read_bytes(), Report, name=saved.name)
+    assert again.strategies == report.strategies != () and again.trace_files == report.trace_files
+    assert len(points(tmp_path / "strategies")["strategies/speedup_predicted"]) > 1
     assert all(Path(path).is_file() for path in report.trace_files)
     assert len(list((tmp_path / "eager").glob("events.out.tfevents.*"))) == 1
 
@@ -240,5 +244,5 @@ def test_the_page_shows_text_of_a_model_and_never_obeys_it() -> None:
 def test_on_a_gpu_eager_and_replay_are_two_runs(tmp_path: Path) -> None:
     options = AnalyzeOptions(device="cuda", trace_dir=str(tmp_path))
     report = analyze_target(str(SAMPLES / "gelu.py"), options, lambda doing: None)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["captured", "eager"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["captured", "eager", "strategies"]
     assert len(report.trace_files) == 6

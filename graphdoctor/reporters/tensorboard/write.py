@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -15,6 +14,12 @@ from graphdoctor.reporters.check.markdown import code, escaped
 from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.tensorboard import SAVED_REPORT
+from graphdoctor.reporters.tensorboard.curves import (
+    Curve,
+    add_point,
+    summary_writer,
+    write_strategies,
+)
 from graphdoctor.reporters.tensorboard.notes import notes_of
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.trace import Trace
@@ -22,7 +27,7 @@ from graphdoctor.trace.annotate import annotate
 from graphdoctor.trace.explain.gaps import busiest_device, lanes_in
 from graphdoctor.trace.read.names import KeptTrace
 from graphdoctor.trace.steps import find_steps
-from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError
+from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.figures import Range, ratio_range, share_range, time_range, time_text
 from graphdoctor.values.finding import EFFECT_WORDS, Finding
 from graphdoctor.values.locations import place_text
@@ -53,23 +58,44 @@ def with_traces(report: Report, evidence: Evidence) -> Report:
             _write_events(kept.folder, number, scalars_of(run, report), page)
         except (GraphDoctorError, OSError) as error:
             limits.append(str(error))
-    saved = [
-        run.profile.kept.folder / SAVED_REPORT
-        for run in evidence.speed.runs
-        if run.name == EAGER and run.profile.kept is not None
-    ]
     whole = msgspec.structs.replace(
         report,
-        trace_files=(*report.trace_files, *files, *map(str, saved)),
+        trace_files=(*report.trace_files, *files),
         limits=tuple(dict.fromkeys((*report.limits, *limits))),
     )
+    return _saved(whole, evidence)
+
+
+def with_strategies(report: Report, evidence: Evidence) -> Report:
+    """Add what came of the strategies to the folder of the runs, and to the report that is saved there."""
+    kept = _kept_of_eager(evidence)
+    if kept is None:
+        return report
     try:
-        for file in saved:
-            file.write_text(written_as("json", whole, Look()), encoding="utf-8")
+        write_strategies(report, kept.folder.parent)
+    except (GraphDoctorError, OSError) as error:
+        limits = dict.fromkeys((*report.limits, str(error)))
+        report = msgspec.structs.replace(report, limits=tuple(limits))
+    return _saved(report, evidence)
+
+
+def _saved(report: Report, evidence: Evidence) -> Report:
+    """Saved beside the traces of the eager run, which the report then names too."""
+    kept = _kept_of_eager(evidence)
+    if kept is None:
+        return report
+    file = kept.folder / SAVED_REPORT
+    named = tuple(dict.fromkeys((*report.trace_files, str(file))))
+    whole = msgspec.structs.replace(report, trace_files=named)
+    try:
+        file.write_text(written_as("json", whole, Look()), encoding="utf-8")
     except OSError as error:
-        named = (*report.trace_files, *files)
-        return msgspec.structs.replace(whole, trace_files=named, limits=(*whole.limits, str(error)))
+        return msgspec.structs.replace(report, limits=(*report.limits, str(error)))
     return whole
+
+
+def _kept_of_eager(evidence: Evidence) -> KeptTrace | None:
+    return next((run.profile.kept for run in evidence.speed.runs if run.name == EAGER), None)
 
 
 def _annotate(kept: KeptTrace, trace: Trace, report: Report, evidence: Evidence) -> None:
@@ -102,29 +128,15 @@ def _next_number(folders: Sequence[Path]) -> int:
 
 def _write_events(folder: Path, number: int, scalars: Sequence[Scalar], page: str | None) -> None:
     """Raises CannotDoItHere where TensorBoard is not installed."""
-    writer = _writer(folder)
-    from torch.utils.tensorboard.summary import scalar
-
+    writer = summary_writer()(log_dir=str(folder))
     try:
         for tag, value in scalars:
-            described = scalar(tag, value)
-            described.value[0].metadata.summary_description = DESCRIPTIONS[tag]
-            writer.file_writer.add_summary(described, number)
+            point = number, value
+            add_point(writer, Curve(tag, DESCRIPTIONS[tag], (point,)), point)
         if page is not None:
             writer.add_text(PAGE_TAG, page, number)
     finally:
         writer.close()
-
-
-def _writer(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise CannotDoItHere(
-            "TensorBoard cannot be imported, so the trace folder has traces only, without figures and"
-            f" text: pip install 'graphdoctor[tensorboard]' ({error})."
-        ) from error
-    return SummaryWriter(log_dir=str(folder))
 
 
 Scalar = tuple[str, float]
