@@ -24,6 +24,7 @@ from graphdoctor.device.observe.operators import (
 )
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable, parts_of
 from graphdoctor.device.real import RealStorageTable, WatchingMode
+from graphdoctor.measure.changed_memory import ChangedMemory
 from graphdoctor.measure.held_outputs import HeldOutputs, Replays, uses_no_memory
 from graphdoctor.measure.watch.profiler import Gate
 from graphdoctor.measure.watch.watcher import GraphCounts
@@ -135,6 +136,7 @@ class GraphAudit(GraphCounts):
         self._under_way: dict[int, tuple[_CaptureUses, ExitStack, Location | None]] = {}
         self._captures: WeakKeyDictionary[Any, _Capture] = WeakKeyDictionary()
         self._outputs = HeldOutputs(self._table)
+        self._changed = ChangedMemory(self._table)
         self.found: list[StaleTensor] = []
 
     @contextmanager
@@ -144,7 +146,7 @@ class GraphAudit(GraphCounts):
         if device is not None:
             device.attach(self._outputs)
         try:
-            with super().on(graph_type):
+            with super().on(graph_type), self._changed.on():
                 yield
         finally:
             if device is not None:
@@ -205,6 +207,7 @@ class GraphAudit(GraphCounts):
                 # Outputs of torch.compile's graphs that were overwritten raise where they are looked at.
                 with suppress(RuntimeError):
                     self._name(outside)
+                self._changed.captured.update(each.info.number for each in outside)
                 self._captures[graph] = _Capture(outside, Replays(location), uses.results)
             return ended
 
@@ -254,6 +257,7 @@ class GraphAudit(GraphCounts):
                     captured_at=replays.captured_at,
                     replayed_at=replayed_at,
                     replay=replays.count,
+                    changed_at=self._changed.lines.get(each.info.number),
                 )
             )
 

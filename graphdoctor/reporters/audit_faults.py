@@ -89,6 +89,7 @@ def _of_stale(each: StaleTensor) -> AuditFault:
         f"stale-tensor-{each.reason}",
         f"{name} {_HAPPENED[each.reason]}.",
         (
+            *((Line("Changed", each.changed_at),) if each.changed_at is not None else ()),
             Line("Replayed", each.replayed_at, replay=each.replay),
             Line("Captured", each.captured_at),
             Line("Used", each.used_at, f"{each.operator} {use} the captured address"),

@@ -20,6 +20,7 @@ class StaleTensor(Struct, frozen=True):
     parameter or buffer was `rebound` to other memory. `name` is the path at capture, "" if nothing
     in the capturing frames led there. `used_at` is the line of the first captured operator that
     used it, `replayed_at` that of the first replay that was wrong, which was number `replay`.
+    `changed_at` is the line that put other memory in its place, if that line was seen.
     """
 
     reason: Literal["freed", "moved", "rebound"]
@@ -32,6 +33,7 @@ class StaleTensor(Struct, frozen=True):
     captured_at: Location | None
     replayed_at: Location | None
     replay: int
+    changed_at: Location | None = None
 
 
 class OverwrittenOutput(Struct, frozen=True):

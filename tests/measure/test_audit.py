@@ -40,21 +40,22 @@ def weight_sync() -> None:
     policy, x = model(), torch.ones(2, 4, device="cuda")
     graph, _ = captured(lambda: policy(x))
     graph.replay()
-    policy.weight = torch.nn.Parameter(torch.zeros(4, 4, device="cuda"))
+    policy.weight = torch.nn.Parameter(torch.zeros(4, 4, device="cuda"))  # <- changed
     graph.replay()  # <- stale
 
 
 def assigned_checkpoint() -> None:
     policy, x = model(), torch.ones(2, 4, device="cuda")
     graph, _ = captured(lambda: policy(x))
-    policy.load_state_dict({k: v.clone() for k, v in policy.state_dict().items()}, assign=True)
+    state = {k: v.clone() for k, v in policy.state_dict().items()}
+    policy.load_state_dict(state, assign=True)  # <- changed
     graph.replay()  # <- stale
 
 
 def replaced_data() -> None:
     policy, x = model(), torch.ones(2, 4, device="cuda")
     graph, _ = captured(lambda: policy(x))
-    policy.weight.data = torch.zeros(4, 4, device="cuda")
+    policy.weight.data = torch.zeros(4, 4, device="cuda")  # <- changed
     graph.replay()  # <- stale
 
 
@@ -83,6 +84,9 @@ def test_a_planted_fault_is_found_with_its_name_and_line(program: Callable[[], N
     assert lines[stale.replayed_at.line - 1].endswith("# <- stale")
     used_in = Path(stale.used_at.file).read_text().splitlines()
     assert "captured(lambda" in used_in[stale.used_at.line - 1]
+    if stale.reason == "rebound":
+        assert stale.changed_at is not None
+        assert lines[stale.changed_at.line - 1].endswith("# <- changed")
 
 
 def test_a_model_that_is_converted_after_make_graphed_callables() -> None:
@@ -92,13 +96,67 @@ def test_a_model_that_is_converted_after_make_graphed_callables() -> None:
         call = torch.cuda.make_graphed_callables(net, (x,))
         call(x).sum().backward()
         assert audit.report().stale_tensors == ()
-        net.to(torch.float64)
+        net.to(torch.float64)  # <- changed
         call(x)  # <- stale
     found = audit.report().stale_tensors
     assert {each.name for each in found} >= {"net.weight", "net.bias"}
     lines = Path(__file__).read_text().splitlines()
     places = [each.replayed_at for each in found]
     assert all(place and lines[place.line - 1].endswith("# <- stale") for place in places)
+    changes = [each.changed_at for each in found if each.name]
+    assert all(place and lines[place.line - 1].endswith("# <- changed") for place in changes)
+
+
+def buffer_that_is_assigned(norm: torch.nn.BatchNorm1d) -> None:
+    norm.running_mean = torch.ones(4, device="cuda")  # <- changed
+
+
+def input_whose_data_is_replaced(norm: torch.nn.BatchNorm1d) -> None:
+    assert norm.running_mean is not None
+    norm.running_mean.data = torch.ones(4, device="cuda")  # <- changed
+
+
+def buffers_that_are_converted(norm: torch.nn.BatchNorm1d) -> None:
+    norm.double()  # <- changed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [buffer_that_is_assigned, input_whose_data_is_replaced, buffers_that_are_converted],
+    ids=lambda change: change.__name__,
+)
+def test_the_line_that_replaced_a_buffer_is_reported(
+    change: Callable[[torch.nn.BatchNorm1d], None],
+) -> None:
+    def program() -> None:
+        norm, x = torch.nn.BatchNorm1d(4, device="cuda").eval(), torch.ones(2, 4, device="cuda")
+        graph, _ = captured(lambda: norm(x))
+        graph.replay()
+        change(norm)
+        graph.replay()
+
+    found = audited(program).stale_tensors
+    place = next(each.changed_at for each in found if each.name == "norm.running_mean")
+    assert place is not None and place.function == change.__name__
+
+
+def test_a_line_that_replaces_memory_it_does_not_capture_is_not_reported() -> None:
+    def program() -> None:
+        policy, other, x = model(), model(), torch.ones(2, 4, device="cuda")
+        graph, _ = captured(lambda: policy(x))
+        other.weight = torch.nn.Parameter(torch.zeros(4, 4, device="cuda"))
+        policy._parameters["weight"] = other.weight
+        graph.replay()
+
+    (stale,) = (each for each in audited(program).stale_tensors if each.name == "policy.weight")
+    assert stale.changed_at is None
+
+
+def test_methods_of_torch_are_its_own_after_an_audit() -> None:
+    before = torch.nn.Module.__setattr__, torch.nn.Module._apply, torch.Tensor.data
+    with graphdoctor.audit():
+        assert torch.Tensor.data is not before[2]
+    assert before == (torch.nn.Module.__setattr__, torch.nn.Module._apply, torch.Tensor.data)
 
 
 @pytest.mark.parametrize("program", HEALTHY, ids=lambda program: program.__name__)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
 
 from graphdoctor.reporters.formats import names_of, written_as
@@ -70,6 +71,14 @@ def test_an_alert_belongs_to_the_program_where_a_library_replays() -> None:
         each["physicalLocation"]["artifactLocation"]["uri"] for each in result["relatedLocations"]
     ]
     assert uris[0] == "file:///env/site-packages/vllm/runner.py"
+
+
+def test_an_alert_belongs_to_the_line_that_replaced_the_memory() -> None:
+    changed = msgspec.structs.replace(stale(), changed_at=line(5))
+    (run,) = json.loads(rendered("sarif", report(changed)))["runs"]
+    (result,) = run["results"]
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 5
+    assert "Changed" in rendered("terminal", report(changed))
 
 
 def test_fingerprints_of_equal_faults_differ_and_outlast_moved_lines() -> None:
