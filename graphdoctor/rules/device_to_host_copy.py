@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.operators import Transfer
+from graphdoctor.rules.causes.advice import for_copy
 from graphdoctor.rules.causes.copies import is_list_read, transfers, undoes_a_copy
 from graphdoctor.rules.causes.words import tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
@@ -38,7 +39,8 @@ class DeviceToHostCopy(RecordingRule):
                 if transfer.to_device or undoes_a_copy(transfer.op, iteration):
                     continue
                 if not is_list_read(transfer.op) and not _is_captured(transfer):
-                    yield at_op(iteration.index, transfer.op, _message(transfer))
+                    fix = for_copy(transfer)
+                    yield at_op(iteration.index, transfer.op, _message(transfer), fix=fix)
 
     @staticmethod
     def bad() -> object:

@@ -11,7 +11,7 @@ from graphdoctor.rules.causes.reads import Read, host_reads
 from graphdoctor.rules.causes.source import is_formatting, written
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
-from graphdoctor.values.recording import Recording
+from graphdoctor.values.recording import Iteration, Recording
 
 _METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "any", "all"})
 _BUILTINS = frozenset({"float", "int", "bool", "complex", "max", "min", "range", "round"})
@@ -30,7 +30,10 @@ _DISTRIBUTIONS = frozenset(
         "Uniform", "VonMises", "Weibull", "Wishart",
     }
 )  # fmt: skip
-_UNCHECKED = "Pass validate_args=False to the distribution: its argument check reads the value."
+_UNCHECKED = (
+    "Pass validate_args=False to the distribution, whose argument check reads the value. Where a library makes it: "
+    "torch.distributions.Distribution.set_default_validate_args(False)."
+)
 _FUSED = "Construct SGD with fused=True: its other forms read a tensor learning rate on the CPU."
 
 
@@ -58,13 +61,14 @@ class HostRead(RecordingRule):
     fix = "Compute with the tensor instead of its value. Move reads for logging after the step."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
+        iterations = {iteration.index: iteration for iteration in recording.captured}
         for read in host_reads(recording):
             if (
                 not read.flow.branches
                 and not read.of_scaler
                 and not is_formatting(read.op.location)
             ):
-                fix = _fix(read, recording)
+                fix = _fix(read, iterations[read.iteration], recording)
                 edits = () if fix else without_read(read.op.location)
                 yield at_op(read.iteration, read.op, _message(read), fix=fix, edits=edits)
 
@@ -89,9 +93,9 @@ class HostRead(RecordingRule):
         return step, (torch.randn(8, 16, device="cuda"),)
 
 
-def _fix(read: Read, recording: Recording) -> str:
+def _fix(read: Read, iteration: Iteration, recording: Recording) -> str:
     """A better fix than the rule's, where a library reads, and can be told not to."""
-    own = for_read(read.op.location, is_truth=read.use.dtype == "bool")
+    own = for_read(read.op, iteration, is_truth=read.use.dtype == "bool")
     if read.op.phase == "optimizer" and not own:
         names = {info.class_name for info in recording.optimizers}
         return _FUSED if names == {"SGD"} else OUTSIDE

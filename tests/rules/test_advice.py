@@ -23,11 +23,44 @@ def indices(limit: int, *shape: int) -> torch.Tensor:
 
 
 def classes() -> object:
-    return lambda x: nn.functional.one_hot(x), (indices(3, 8),)
+    return lambda x: nn.functional.one_hot(x).float(), (indices(3, 8),)
 
 
 def classes_given() -> object:
-    return lambda x: nn.functional.one_hot(x, 3), (indices(3, 8),)
+    return lambda x: nn.functional.one_hot(x, 3).float(), (indices(3, 8),)
+
+
+def encoded(*, is_causal: bool | None) -> object:
+    layer = nn.TransformerEncoderLayer(4, 1, 4, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).cuda()
+    mask = nn.Transformer.generate_square_subsequent_mask(3, device="cuda")
+
+    def step(x):
+        return encoder(x, mask, is_causal=is_causal)
+
+    return step, (cuda(2, 3, 4),)
+
+
+def packed() -> object:
+    rnn, lengths = nn.GRU(4, 4, batch_first=True).cuda(), torch.tensor([3, 2], device="cuda")
+
+    def step(x):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True)
+        return nn.utils.rnn.pad_packed_sequence(rnn(packed)[0], batch_first=True)[0]
+
+    return step, (cuda(2, 3, 4),)
+
+
+def unpacked() -> object:
+    rnn, lengths = nn.GRU(4, 4, batch_first=True).cuda(), torch.tensor([3, 2], device="cuda")
+
+    def step(x):
+        mask = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+        out = rnn(x)[0]
+        last = out.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, out.shape[2]))
+        return out * mask[..., None], last
+
+    return step, (cuda(2, 3, 4),)
 
 
 def row() -> object:
@@ -378,6 +411,13 @@ def test_the_state_that_an_optimizer_of_torch_keeps_on_the_cpu_is_not_for_the_re
 
 PAIRS: list[tuple[str, Example, str, Example]] = [
     ("GD101", classes, "F.one_hot(x, num_classes)", classes_given),
+    (
+        "GD101",
+        lambda: encoded(is_causal=None),
+        "Pass is_causal=True",
+        lambda: encoded(is_causal=True),
+    ),
+    ("GD103", packed, "Run the RNN on the padded tensor", unpacked),
     ("GD101", row, "x.index_select(0, i.view(1))", row_on_device),
     ("GD101", compared, "torch.isclose(x, y).all()", compared_on_device),
     ("GD101", variance_checked, "0.5 * (var.log() + (x - target)", variance_written_out),

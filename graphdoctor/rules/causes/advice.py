@@ -76,7 +76,10 @@ _WAITS: Mapping[str, str] = {
     ),
     "_ctc_loss": "Compute this loss outside the captured region: its kernels copy lengths from the CPU.",
     "_ctc_loss_backward": "Compute this loss outside the captured region: its kernels copy lengths from the CPU.",
-    "_grouped_mm": "Pass bfloat16, which has its own kernel.",
+    "_grouped_mm": (
+        "Pass bfloat16, which has its own kernel. transformers: model.to(torch.bfloat16), or "
+        'model.set_experts_implementation("batched_mm").'
+    ),
     "_linalg_check_errors": _EX,
     "_linalg_solve_ex": _EX,
     "cholesky": "Use torch.linalg.cholesky_ex(x).L, which does not check.",
@@ -151,7 +154,20 @@ STACK = (
 ELEMENT = "Store a number with fill_, y[0, 0].fill_(1.0), or into a slice, y[0, :1] = 1.0."
 _SPARSE: Mapping[str, str] = {"uncoalesced": _COALESCED, "by-columns": _BY_ROWS}
 _NESTING = frozenset({"nested_tensor", "as_nested_tensor"})
-_READING = frozenset({"item", "tolist", "float", "int", "bool", "is_nonzero"})
+_PACKED = (
+    "Run the RNN on the padded tensor, and mask its output. Take the last state with out.gather(1, index), of "
+    "lengths - 1. A packed sequence keeps its lengths on the CPU. Call a bidirectional RNN, which reads the padding "
+    "first, outside the captured region."
+)
+_PACKING = frozenset({"pack_padded_sequence", "pad_packed_sequence", "pack_sequence"})
+_CAUSAL = (
+    "Pass is_causal=True to nn.TransformerEncoder, tgt_is_causal=True to nn.TransformerDecoder and nn.Transformer "
+    "(False if the mask is not causal). Without it, they compare the mask with a causal one, which is a host sync."
+)
+# What torch.nn.modules.transformer compares a mask with, and how: `_detect_is_causal_mask`.
+_DETECTING = ("triu", "eq", "all", "_local_scalar_dense")
+_READING = frozenset({"item", "tolist", "is_nonzero"})
+_CONVERTING = frozenset({"float", "int", "bool"})
 # What torch's operators take as a number only: a tensor that is given there is read.
 _FACTORS = frozenset({"alpha", "beta", "value"})
 _GREATEST: Mapping[str, str] = {
@@ -228,13 +244,16 @@ def _concatenated(place: Location) -> tuple[str, str]:
     return "cache", "new"
 
 
-def for_read(place: Location | None, *, is_truth: bool = False) -> str:
+def for_read(op: Op, iteration: Iteration, *, is_truth: bool = False) -> str:
     """In the place of a call, or an index, that reads a value unasked. `is_truth`: it asks whether something is so."""
+    place = op.location
     for name, fix in _GREATEST.items():
         if is_truth and written(place, frozenset(), frozenset({name})):
             return fix
-    if place is None or written(place, _READING, _READING):
+    if place is None or written(place, _READING, _CONVERTING):
         return ""
+    if is_truth and _detects_causal_mask(op, iteration):
+        return _CAUSAL
     if factor := keyword_given(place, _FACTORS):
         return (
             f"Multiply the tensor instead: `x.add_(scale * y)`. `{factor}` takes a Python number, so a GPU tensor "
@@ -248,6 +267,15 @@ def for_read(place: Location | None, *, is_truth: bool = False) -> str:
     return _INDEX if any(_indexes_by_name(part) for part in parts) else ""
 
 
+def _detects_causal_mask(op: Op, iteration: Iteration) -> bool:
+    """Whether the operators before a read, of one line which names none of them, are torch's look for a causal mask."""
+    last = iteration.ops[max(op.index + 1 - len(_DETECTING), 0) : op.index + 1]
+    if tuple(each.base_name for each in last) != _DETECTING:
+        return False
+    is_one_line = all(each.location == op.location for each in last)
+    return is_one_line and not written(op.location, frozenset(_DETECTING), frozenset())
+
+
 def _indexes_by_name(node: ast.AST) -> bool:
     """Whether it is `x[i]`, or `x[:n]`, of names that may be tensors."""
     if not isinstance(node, ast.Subscript):
@@ -256,8 +284,10 @@ def _indexes_by_name(node: ast.AST) -> bool:
 
 
 def for_copy(transfer: Transfer) -> str:
-    """In the place of a copy that indexing makes."""
-    if not transfer.hidden:
+    """In the place of a copy that a packed sequence, or indexing, makes."""
+    if written(transfer.op.location, _PACKING, _PACKING):
+        return _PACKED
+    if not transfer.to_device or not transfer.hidden:
         return ""
     stored = transfer.op.base_name not in ("index", "_unsafe_index")
     if stored and transfer.source is transfer.op.inputs[-1]:
