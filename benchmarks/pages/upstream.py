@@ -29,14 +29,24 @@ REMAINING = """
 
 The version after the fix has other findings in these steps.
 """
+ALIVE = """
+## Hazards in today's releases
+
+`DEVICE` is `"cuda"` where there is a GPU; `benchmarks/truth/upstream.py` writes the rest of the file.
+"""
 
 
 def page(rows: list[Row]) -> str:
     torches = ", ".join(sorted({f"torch {row['torch'].partition('+')[0]}" for row in rows}))
     dates = " to ".join(sorted({row["date"] for row in rows}))
-    parts = [OPENING.format(torch=torches, dates=dates), "\n".join(table(HEAD, map(_row, rows)))]
-    if left := [row for row in rows if row["after"]["findings"]]:
-        parts += [REMAINING, "\n".join(table(("step", "version", "finding"), map(_left, left)))]
+    fixed, alive = ([row for row in rows if ("today" in row) is kept] for kept in (False, True))
+    parts = [OPENING.format(torch=torches, dates=dates), "\n".join(table(HEAD, map(_row, fixed)))]
+    columns = ("step", "version", "finding")
+    if left := [row for row in fixed if row["after"]["findings"]]:
+        parts += [REMAINING, "\n".join(table(columns, (_left(row, "after") for row in left)))]
+    if alive:
+        parts += [ALIVE, "\n".join(table(columns, (_left(row, "today") for row in alive)))]
+        parts += [f"\n```python\n{row['step'].strip()}\n```" for row in alive]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -50,8 +60,8 @@ def _row(row: Row) -> Iterator[str]:
     yield row["reference"]
 
 
-def _left(row: Row) -> Iterator[str]:
-    said = row["after"]
+def _left(row: Row, when: str) -> Iterator[str]:
+    said = row[when]
     yield from (row["name"], f"{row['package']} {said['version']}")
     yield ", ".join(f"{rule} `{file}:{line}`" for rule, file, line in said["findings"])
 

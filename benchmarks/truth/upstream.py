@@ -95,16 +95,21 @@ def main() -> None:
     given = parser.parse_args()
     import torch
 
-    bugs = tomllib.loads(MANIFEST.read_text(encoding="utf-8"))["bug"]
+    known = tomllib.loads(MANIFEST.read_text(encoding="utf-8"))
+    bugs = [*known["bug"], *known["alive"]]
     text = given.out.read_text(encoding="utf-8") if given.out.exists() else ""
     rows = {row["name"]: row for row in map(json.loads, text.splitlines())}
     for bug in bugs:
         if not bug["name"].startswith(given.only):
             continue
-        row = {key: bug[key] for key in ("name", "package", "reference", "rule")}
+        row = {key: bug[key] for key in ("name", "package", "reference", "rule") if key in bug}
         row |= {
-            when: said_of(bug, bug[when], given.installs.resolve()) for when in ("before", "after")
+            when: said_of(bug, bug[when], given.installs.resolve())
+            for when in ("before", "after", "today")
+            if when in bug
         }
+        if "today" in bug:
+            row["step"] = bug["step"]
         row |= {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "torch": torch.__version__,
