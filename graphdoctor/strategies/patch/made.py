@@ -29,10 +29,14 @@ _TIMED_RUNS = 3  # of each, in turns
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What could be changed for each step, by its number: the preferred proposal first."""
+    """What could be changed for each step, by its number: the preferred proposal first.
+
+    `steps` are what it is proposed for, without any change.
+    """
 
     proposals: tuple[tuple[Proposal, ...], ...] = ()
     is_plain: bool = False
+    steps: tuple[ProgramStep, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -62,7 +66,7 @@ def with_patch(
         return report, Choice()
     edits = PLAIN_EDITS if is_plain else EDITS
     found = [_proposals(step, allowed, edits) for step in report.steps]
-    choice = Choice(tuple(proposals for proposals, _ in found), is_plain)
+    choice = Choice(tuple(proposals for proposals, _ in found), is_plain, report.steps)
     made, reasons = _together(choice, report.steps)
     for number, (_, reason) in enumerate(found):
         reasons.setdefault(number, reason)
@@ -195,6 +199,11 @@ def tried(
         found = trials.of(made)
         if not found.is_same and (len(made.proposals) > 1 or _has_others(choice)):
             made, found, reasons = _one_by_one(choice, report.steps, trials, found, reasons)
+    if not found.is_same:
+        for number, proposal in made.proposals.items():
+            reasons[number] = f"{proposal.edit}: {found.sentence.rstrip('.')}"
+        made = _Made()
+    report = replace(report, steps=choice.steps)
     report = _written(report, made, reasons, task.folder, is_plain=choice.is_plain)
     if not found.is_same or report.patch is None:
         return replace(report, patch=Patch("left out", tried=found.sentence))

@@ -136,3 +136,7 @@ def test_a_change_that_shows_in_what_is_printed_is_left_out(tmp_path: Path) -> N
     assert report.patch is not None
     assert (report.patch.status, report.patch.diff) == ("left out", "")
     assert "True` instead of `" in report.patch.tried
+    (step,) = report.steps
+    assert step.change == "" and "True` instead of `" in step.no_change
+    assert step.report is not None and step.report.recommendation is not None
+    assert "run --diff" not in step.report.recommendation.sentence
