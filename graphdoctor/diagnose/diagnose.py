@@ -12,7 +12,7 @@ from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.rule import Hit, RecordingRule, Rule
 from graphdoctor.target.frames import bytes_of_expression
 from graphdoctor.values.finding import Finding
-from graphdoctor.values.locations import Columns, Excerpt, Location, own_line
+from graphdoctor.values.locations import Columns, Excerpt, Location, line_of, own_line
 from graphdoctor.values.recording import Recording
 
 _CONTEXT_LINES = 3
@@ -111,7 +111,7 @@ def _finding(rule: type[Rule], group: Sequence[Hit]) -> Finding:
     found = {columns_at(place) if place is not None else None for place in places.values()}
     return replace(
         rule.finding(first.message, first.location),
-        fix=" ".join(dict.fromkeys(hit.fix or rule.fix for hit in group)),
+        fix=_fix(rule, group),
         excerpt=excerpt_at(first.location),
         columns=found.pop() if len(found) == 1 else None,
         edits=first.edits if all(hit.edits == first.edits for hit in group) else (),
@@ -120,6 +120,18 @@ def _finding(rule: type[Rule], group: Sequence[Hit]) -> Finding:
         phase=first.phase,
         operator=first.operator,
         count=_per_step(group),
+    )
+
+
+def _fix(rule: type[Rule], group: Sequence[Hit]) -> str:
+    """What to write instead; of a library's line, which the reader does not edit, also what their own line can do."""
+    fix = " ".join(dict.fromkeys(hit.fix or rule.fix for hit in group))
+    caller = _place(group[0]).caller
+    if caller is None or rule.effect != "capture-fails":
+        return fix
+    return (
+        f"{fix} This line is a library's: if none of its arguments or settings avoids it, keep "
+        f"{line_of(caller)}, which calls it, outside the captured region."
     )
 
 

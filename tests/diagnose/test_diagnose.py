@@ -136,6 +136,14 @@ def test_a_library_s_line_is_a_finding_for_each_line_of_the_user_that_calls_it(s
     ]
 
 
+def test_the_fix_of_a_library_s_line_names_the_line_of_the_user_that_calls_it(source: str) -> None:
+    ops = [_read(0, LIBRARY, Location(source, 3)), _read(1, Location(source, 9))]
+    in_library, own = diagnose(recording(iteration(0, ops))).findings
+    way_out = f"keep line 3 of {Path(source).name}, which calls it, outside the captured region."
+    assert in_library.fix.endswith(way_out)
+    assert "library" not in own.fix
+
+
 def test_of_several_hits_on_one_line_the_first_that_ran_says_from_where(source: str) -> None:
     def reads(*calls: tuple[int, str]) -> list[Op]:
         return [
