@@ -114,7 +114,7 @@ LOGARITHMS = (
 )
 
 _SIZES: Mapping[str, str] = {
-    "bincount": "Count into a tensor of fixed size: torch.zeros(n).scatter_add_(0, x, torch.ones(len(x))).",
+    "bincount": "Count into a tensor of fixed size: x.new_zeros(n).scatter_add_(0, x, torch.ones_like(x)).",
     "repeat_interleave": "Pass output_size=, the total number of repetitions, which must be the same in each step.",
     "nonzero": (
         "Use torch.nonzero_static(x, size=n), or keep the full shape and mask the values: "
