@@ -59,10 +59,11 @@ def run_program(
     """
     changed = sources or {}
     main = _module(program) if program.is_module else _script(program, changed)
+    others = frozenset(threading.enumerate())
     with _as_main(program), instead_of(changed):
         ended = _run(main, is_ended)
         if ended.ending == "finished":
-            ended = _after_threads(ended)
+            ended = _after_threads(ended, others)
         if is_ended() and ended.ending != "raised":
             return Ended("ended by graphdoctor", 0)
         return ended
@@ -87,11 +88,11 @@ def _run(main: Callable[[], object], is_ended: Callable[[], bool]) -> Ended:
     return Ended("finished", 0)
 
 
-def _after_threads(ended: Ended) -> Ended:
-    """When the threads that Python waits for have ended, too."""
+def _after_threads(ended: Ended, others: frozenset[threading.Thread]) -> Ended:
+    """When the program's threads that Python waits for have ended, too; `others` were there before it."""
     try:
         for thread in threading.enumerate():
-            if thread is not threading.main_thread() and not thread.daemon:
+            if thread not in others and not thread.daemon:
                 thread.join()
     except KeyboardInterrupt as error:
         return Ended("interrupted", EXIT_INTERRUPTED, _traceback(error))

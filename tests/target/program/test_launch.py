@@ -6,6 +6,7 @@ import linecache
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,19 @@ def test_threads_that_python_waits_for_are_waited_for(tmp_path: Path) -> None:
     )
     run(file, str(done))
     assert done.exists()
+
+
+def test_threads_that_were_there_before_are_not_waited_for(tmp_path: Path) -> None:
+    file, is_over = tmp_path / "script.py", threading.Event()
+    file.write_text("")
+    other = threading.Thread(target=is_over.wait, args=(30,))
+    other.start()
+    try:
+        assert run(file).exit_code == 0
+        assert other.is_alive()
+    finally:
+        is_over.set()
+        other.join()
 
 
 def test_a_module_runs_as_with_python_m(
