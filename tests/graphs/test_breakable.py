@@ -226,7 +226,6 @@ def returns_a_number(ns: SimpleNamespace, data: torch.Tensor) -> object:
 
 
 def test_a_number_that_is_only_returned_or_handed_to_a_schedule_is_read_anew() -> None:
-    torch.manual_seed(0)  # whether the loss falls decides what the schedule does
     with tried(training(returns_a_number)) as found:
         result, pieces = verdict_and_pieces(found)
         assert result.status == "verified", result

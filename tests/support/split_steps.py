@@ -46,7 +46,10 @@ def training(body: Body, **choices: object) -> Callable[[], object]:
         if "average" in names:
             ns.average = torch.optim.swa_utils.AveragedModel(model)
         if "plateau" in names:
-            ns.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(ns.sgd, patience=0, factor=0.5)
+            # No loss is worse than the best by so much: whether it falls, which follows random data, decides nothing.
+            ns.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                ns.sgd, patience=0, factor=0.5, threshold=-1e9, threshold_mode="abs"
+            )
 
         def step(data: torch.Tensor) -> object:
             return body(ns, data)
