@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections import Counter
 from typing import Any
 
 from graphdoctor.reporters.audit_faults import RULES, WHY, AuditFault, faults_of
-from graphdoctor.reporters.check.sarif import MOST_RESULTS, SCHEMA, home_page, uri
+from graphdoctor.reporters.check.sarif import MOST_RESULTS, one_run, uri
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.audited import AuditReport
 from graphdoctor.values.escape import visible
@@ -20,24 +19,16 @@ def render(report: AuditReport, look: Look) -> str:
     """One run; paths are relative to the folder that the audit was started in."""
     faults = faults_of(report)[:MOST_RESULTS]
     seen: Counter[str] = Counter()
-    run = {
-        "tool": {
-            "driver": {
-                "name": "graphdoctor",
-                "version": report.tool_version,
-                "semanticVersion": report.tool_version,
-                **home_page(),
-                "rules": [_rule(rule) for rule in RULES],
-            }
+    return one_run(
+        version=report.tool_version,
+        identity="graphdoctor/audit/",
+        rules=[_rule(rule) for rule in RULES],
+        invocation={
+            "executionSuccessful": report.ending == "finished",
+            "exitCode": report.exit_code,
         },
-        "automationDetails": {"id": "graphdoctor/audit/"},
-        "columnKind": "unicodeCodePoints",
-        "invocations": [
-            {"executionSuccessful": report.ending == "finished", "exitCode": report.exit_code}
-        ],
-        "results": [_result(fault, look.base, seen) for fault in faults],
-    }
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+        results=[_result(fault, look.base, seen) for fault in faults],
+    )
 
 
 def _rule(rule: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from graphdoctor.values.check import Check, CheckedFinding, Occurrence, occurren
 from graphdoctor.values.escape import visible
 from graphdoctor.values.finding import EFFECT_WORDS, Finding, Severity
 
-SCHEMA = (
+_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
 _PAGES = ("homepage", "repository", "documentation")  # labels of [project.urls], the best first
@@ -27,26 +27,44 @@ def render(check: Check, look: Look) -> str:
     found = occurrences(check)[:MOST_RESULTS]
     rules = _rules([one.checked for one in found])
     ids = [rule["id"] for rule in rules]
+    return one_run(
+        version=check.tool_version,
+        # GitHub keeps apart what differs in it: the projects of a repository.
+        identity=f"graphdoctor/check/{uri(check.prefix)}",
+        rules=rules,
+        invocation=_invocation(check),
+        results=[_result(check, one, ids.index(one.checked.finding.rule)) for one in found],
+    )
+
+
+def one_run(
+    *,
+    version: str,
+    identity: str,
+    rules: Sequence[dict[str, Any]],
+    invocation: dict[str, Any],
+    results: Sequence[dict[str, Any]],
+) -> str:
+    """A file with one run of graphdoctor."""
     run = {
         "tool": {
             "driver": {
                 "name": "graphdoctor",
-                "version": check.tool_version,
-                "semanticVersion": check.tool_version,
-                **home_page(),
+                "version": version,
+                "semanticVersion": version,
+                **_home_page(),
                 "rules": rules,
             }
         },
-        # GitHub keeps apart what differs in it: the projects of a repository.
-        "automationDetails": {"id": f"graphdoctor/check/{uri(check.prefix)}"},
+        "automationDetails": {"id": identity},
         "columnKind": "unicodeCodePoints",
-        "invocations": [_invocation(check)],
-        "results": [_result(check, one, ids.index(one.checked.finding.rule)) for one in found],
+        "invocations": [invocation],
+        "results": results,
     }
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def home_page() -> dict[str, str]:
+def _home_page() -> dict[str, str]:
     """Where to read about the tool; nothing where the package that is installed names no page of its own."""
     try:
         urls = metadata("graphdoctor").get_all("Project-URL") or []
