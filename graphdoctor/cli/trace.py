@@ -124,7 +124,7 @@ def _explain(args: argparse.Namespace) -> TraceReport | FolderReport | TraceComp
         wall_us=args.wall_ms * 1e3 if args.wall_ms is not None else None,
         gpu=args.gpu,
     )
-    if isinstance(path, Path) and str(path) != STDIN and not path.exists():
+    if str(path) != STDIN and not path.exists():
         raise UsageError(f"there is no file or folder {path}")
     most_bytes = int(args.max_memory * 2**20) if args.max_memory else _half_of_the_memory()
     if args.after is not None:
@@ -145,11 +145,7 @@ def _explain(args: argparse.Namespace) -> TraceReport | FolderReport | TraceComp
         if args.executor is not None:
             raise UsageError(f"--executor is for a folder of traces, and {path} is none")
         tell(f"reading {path.name}")
-        if (
-            args.annotate is not None
-            and isinstance(path, Path)
-            and (str(path) == STDIN or path.is_fifo())
-        ):
+        if args.annotate is not None and (str(path) == STDIN or path.is_fifo()):
             raise UsageError("--annotate reads the trace twice, which a pipe cannot be")
         trace = read_trace(path, most_bytes=most_bytes)
         if args.annotate is not None and trace.about.writer != "torch":
@@ -178,7 +174,7 @@ def _compare(
     reports = []
     with progress(sys.stderr) as tell:
         for path in (args.trace, args.after):
-            if path.is_dir() or (isinstance(path, Path) and not path.exists()):
+            if path.is_dir() or not path.exists():
                 raise UsageError(f"{path} is no file: two trace files can be compared")
             tell(f"reading {path.name}")
             trace = read_trace(path, most_bytes=most_bytes)

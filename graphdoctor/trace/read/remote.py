@@ -42,6 +42,13 @@ class RemotePath:
     def is_dir(self) -> bool:
         return not self.name.endswith(ENDINGS)
 
+    def exists(self) -> bool:
+        """Always: reading it says why it cannot be read."""
+        return True
+
+    def is_fifo(self) -> bool:
+        return False
+
     def files(self) -> list[RemotePath]:
         """Every file below the folder. Raises UsageError where it cannot be listed."""
         inner, colons, outer = self.url.partition("::")
