@@ -247,8 +247,12 @@ def _is_value(part: ast.Attribute, parents: dict[ast.AST, ast.AST], held: Contai
 
 def called(node: ast.AST) -> set[str]:
     """The last name of everything that is called."""
-    calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
-    return {f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", "") for f in calls}
+    return {last_name(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
+
+
+def last_name(node: ast.AST) -> str:
+    """`f` of `f` and of `a.b.f`; "" of what is no name."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _is_shown(statement: ast.stmt, reads: set[int]) -> bool:

@@ -15,7 +15,7 @@ from graphdoctor.strategies.patch.edits.capture_step import CAPTURE, Extraction,
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.edits.unchecked_distributions import unchecked_at
 from graphdoctor.strategies.patch.source import At, Change, Decorator, Import, source_of
-from graphdoctor.strategies.patch.step_parts import as_one_group, called, leaves
+from graphdoctor.strategies.patch.step_parts import as_one_group, called, last_name, leaves
 from graphdoctor.target.program.names import Names
 from graphdoctor.target.program.statements import Span, find_span
 from graphdoctor.values.locations import is_library
@@ -176,7 +176,10 @@ def _function(span: Span, text: str) -> ast.FunctionDef:
     if not isinstance(owner, ast.FunctionDef) or "<locals>" in span.code.co_qualname:
         raise NoProposal("no loop of its file makes the call")
     is_method = "." in span.code.co_qualname
-    decorators = {name for each in owner.decorator_list for name in _last_names(each)}
+    decorators = {
+        last_name(each.func if isinstance(each, ast.Call) else each)
+        for each in owner.decorator_list
+    }
     if (is_method and decorators) or not decorators <= _MODES:
         raise NoProposal(f"`{owner.name}()` has other decorators")
     if called(owner) & _ON_HOST or Names(owner.body).suspends:
@@ -194,8 +197,3 @@ def _function(span: Span, text: str) -> ast.FunctionDef:
             if given & _made_from(Names([statement]).stored, loop):
                 return owner
     raise NoProposal(f"no loop of its file gives what `{owner.name}()` returns to its next call")
-
-
-def _last_names(node: ast.AST) -> set[str]:
-    node = node.func if isinstance(node, ast.Call) else node
-    return {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")}
