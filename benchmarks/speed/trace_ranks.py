@@ -146,7 +146,7 @@ def main() -> None:
     rows = []
     kept = nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory()
     with kept as folder, tempfile.TemporaryDirectory() as scripts:
-        script = Path(scripts) / "read_ranks.py"  # a file, which processes that start anew import
+        script = Path(scripts) / "read_ranks.py"  # a file, since spawned processes import it
         script.write_text(_READ, encoding="utf-8")
         traces = Path(folder)
         traces.mkdir(exist_ok=True)

@@ -89,7 +89,7 @@ def lone_models(lone: Sequence[LoneFile], *, root: Path) -> Iterator[LoneModel]:
 
 
 def _packages(root: Path) -> tuple[str, ...]:
-    """The packages that the root itself lies in."""
+    """The packages that contain the root itself."""
     if not (root / "__init__.py").exists():
         return ()
     return (*_packages(root.parent), root.name)
@@ -200,7 +200,7 @@ _BASE_CONFIGS = ("PreTrainedConfig", "PretrainedConfig")
 
 
 def _fields(name: str, model: LoneModel) -> str:
-    """What a settings class requires; of transformers' own classes, few layers in the place of all."""
+    """What a settings class requires; for transformers' own classes, a small number of layers."""
     config = model.classes.get(name)
     if config is None:
         modules = (node.module or "" for node in model.tree.body if _imports(node, name))

@@ -48,7 +48,7 @@ def add_point(writer: Any, curve: Curve, point: tuple[int, float]) -> None:
 
 
 def _write(folder: Path, curves: Sequence[Curve]) -> None:
-    """In the place of what was written there before: TensorBoard keeps the first description of a tag."""
+    """Replace what was written there before: TensorBoard keeps the first description of a tag."""
     write_events = summary_writer()
     for old in folder.glob("events.out.tfevents.*"):
         old.unlink()

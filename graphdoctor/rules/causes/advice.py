@@ -284,7 +284,7 @@ def _indexes_by_name(node: ast.AST) -> bool:
 
 
 def for_copy(transfer: Transfer) -> str:
-    """In the place of a copy that a packed sequence, or indexing, makes."""
+    """Instead of a copy that a packed sequence, or indexing, makes."""
     if written(transfer.op.location, _PACKING, _PACKING):
         return _PACKED
     if not transfer.to_device or not transfer.hidden:
