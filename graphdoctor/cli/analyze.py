@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ from graphdoctor.cli.arguments import (
 )
 from graphdoctor.cli.checking import running
 from graphdoctor.cli.output import (
+    STDOUT,
+    ProgressLine,
     add_json_argument,
     add_page_arguments,
     add_report_argument,
@@ -35,6 +38,8 @@ from graphdoctor.reporters.formats import written_as
 from graphdoctor.values.errors import CannotDoItHere, Interrupted, UsageError
 
 if TYPE_CHECKING:
+    from graphdoctor.check.settings.files import Project
+    from graphdoctor.cli.live import LivePage
     from graphdoctor.values.options import AnalyzeOptions
     from graphdoctor.values.report import Report
 
@@ -108,11 +113,14 @@ class AnalyzeCommand:
         from graphdoctor.check.settings.files import load
 
         project = load(Path.cwd(), overrides=args.config, isolated=args.isolated)
+        live = _live_page(args, project)
         interrupted = None
         try:
             with running(args) as tell:
-                analyzed = _on_ranks if args.ranks > 1 else _on_this_rank
-                together = analyzed(args, tell, begun_s)
+                if args.ranks > 1:
+                    together: Report | None = _on_ranks(args, tell, begun_s)
+                else:
+                    together = _on_this_rank(args, tell, live, begun_s)
         except Interrupted as error:
             interrupted, together = error, error.report
         if together is None:
@@ -127,7 +135,7 @@ class AnalyzeCommand:
         show_or_save(
             args,
             json=lambda: written_as("json", report, look),
-            page=lambda: written_as("terminal", report, look),
+            page=lambda: live.rest_of(report) if live else written_as("terminal", report, look),
         )
         if interrupted is not None:
             missing = [row.strategy for row in report.strategies if row.status == "timed-out"]
@@ -160,8 +168,21 @@ def _add_rank_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _live_page(args: argparse.Namespace, project: Project) -> LivePage | None:
+    """The page that is shown while strategies are tried, if there is one terminal for it and for progress."""
+    from graphdoctor.device.processes.launched import rank_and_count
+
+    if not (sys.stdout.isatty() and sys.stderr.isatty()) or args.json == STDOUT:
+        return None
+    if args.ranks > 1 or rank_and_count()[1] > 1:
+        return None
+    from graphdoctor.cli.live import LivePage
+
+    return LivePage(project, look_of(args))
+
+
 def _on_this_rank(
-    args: argparse.Namespace, tell: Callable[[str], None], begun_s: float
+    args: argparse.Namespace, tell: ProgressLine, live: LivePage | None, begun_s: float
 ) -> Report | None:
     from graphdoctor.device.processes.launched import take_own_gpu
     from graphdoctor.device.processes.overdue import ended_after
@@ -172,7 +193,9 @@ def _on_this_rank(
     if args.device != "emulated":
         take_own_gpu()
     with ended_after(args.time_limit, begun_s=begun_s):
-        return _of_all_ranks(analyze_target(args.target, _options(args), tell), args.time_limit)
+        show = partial(live.show, progress=tell) if live is not None else lambda _: None
+        report = analyze_target(args.target, _options(args), tell, show)
+        return _of_all_ranks(report, args.time_limit)
 
 
 def _on_ranks(args: argparse.Namespace, tell: Callable[[str], None], begun_s: float) -> Report:

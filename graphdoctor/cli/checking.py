@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.output import progress
+from graphdoctor.cli.output import ProgressLine, progress
 from graphdoctor.values.errors import UsageError, UserCodeError
 from graphdoctor.values.file_kinds import refuse_saved
 from graphdoctor.values.spelling import meant
@@ -26,7 +26,7 @@ _NAMED = 3
 
 
 @contextmanager
-def running(args: argparse.Namespace) -> Iterator[Callable[[str], None]]:
+def running(args: argparse.Namespace) -> Iterator[ProgressLine]:
     """Around the run of the target; what the model prints goes to stderr: stdout is for the page.
 
     A file that is missing and a GPU that has no profile are said before torch is imported. Raises

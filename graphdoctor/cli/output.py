@@ -166,31 +166,52 @@ def say(stream: TextIO, text: str) -> None:
 
 
 @contextmanager
-def progress(stream: TextIO) -> Iterator[Callable[[str], None]]:
+def progress(stream: TextIO) -> Iterator[ProgressLine]:
     """What to call with the current stage: one line that is rewritten, on a terminal only.
 
-    The line shows the time since the block began; "" removes it. The line also appears while stderr is
-    redirected, as `graphdoctor run` does around a diagnosis. No spinner: its thread would run beside the
-    step that is being timed and recorded.
+    The line also appears while stderr is redirected, as `graphdoctor run` does around a diagnosis. No
+    spinner: its thread would run beside the step that is being timed and recorded.
     """
     if not stream.isatty():
-        yield lambda stage: None
+        yield ProgressLine(None)
         return
-
-    began, columns = time.monotonic(), shutil.get_terminal_size().columns - 1
     with _copy_of(stream) as terminal:
-
-        def tell(stage: str) -> None:
-            minutes, seconds = divmod(int(time.monotonic() - began), 60)
-            line = f"{minutes}:{seconds:02} {visible(stage)} ..." if stage else ""
-            terminal.write(f"\r\x1b[K{line[:columns]}")
-            terminal.flush()
-
+        line = ProgressLine(terminal)
         try:
-            yield tell
+            yield line
         finally:
-            terminal.write("\r\x1b[K")
-            terminal.flush()
+            line.show_above("")
+
+
+class ProgressLine:
+    """The current stage with the time since the beginning, and above it lines that are rewritten too.
+
+    Without a terminal nothing is shown.
+    """
+
+    def __init__(self, terminal: TextIO | None) -> None:
+        self._terminal = terminal
+        self._began_s = time.monotonic()
+        self._above = 0  # lines
+
+    def __call__(self, stage: str) -> None:
+        """Replace the line; "" removes it."""
+        if self._terminal is None:
+            return
+        minutes, seconds = divmod(int(time.monotonic() - self._began_s), 60)
+        line = f"{minutes}:{seconds:02} {visible(stage)} ..." if stage else ""
+        self._terminal.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")
+        self._terminal.flush()
+
+    def show_above(self, text: str) -> None:
+        """Replace the lines above, as many as the terminal has room for; "" removes all that is shown."""
+        if self._terminal is None:
+            return
+        lines = text.splitlines()[: shutil.get_terminal_size().lines - 1]
+        back = f"\x1b[{self._above}A\x1b[J" if self._above else "\x1b[K"
+        self._terminal.write(f"\r{back}" + "".join(f"{line}\n" for line in lines))
+        self._terminal.flush()
+        self._above = len(lines)
 
 
 @contextmanager

@@ -12,7 +12,15 @@ from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.processes.thrift import collecting_rarely
 from graphdoctor.diagnose.assemble import could_not_run, raises_in_capture, ranks_differ
 from graphdoctor.pipeline.cells import with_cells_named
-from graphdoctor.pipeline.setting import Progress, Setting, open_setting, put_back, silent
+from graphdoctor.pipeline.setting import (
+    Progress,
+    Setting,
+    Show,
+    open_setting,
+    put_back,
+    silent,
+    unseen,
+)
 from graphdoctor.pipeline.stages import report_of, study
 from graphdoctor.record.memory import lacks_memory
 from graphdoctor.record.place import place, place_again
@@ -73,23 +81,32 @@ def analyze(
     return for_python.Report.of(with_cells_named(report))
 
 
-def analyze_target(spec: str, options: AnalyzeOptions, progress: Progress) -> Report:
-    """Diagnose what `file.py`, `file.py:name` or `package.module:name` describes."""
+def analyze_target(
+    spec: str, options: AnalyzeOptions, progress: Progress, show: Show = unseen
+) -> Report:
+    """Diagnose what `file.py`, `file.py:name` or `package.module:name` describes.
+
+    `show` gets the report so far before each strategy that is tried.
+    """
 
     def find() -> Target:
         with collecting_rarely():
             return resolve(spec, mode=options.mode, inputs=options.inputs)
 
-    return _analyze(find, spec, options, progress)
+    return _analyze(find, spec, options, progress, show)
 
 
 def _analyze(
-    find: Callable[[], Target], spec: str | None, options: AnalyzeOptions, progress: Progress
+    find: Callable[[], Target],
+    spec: str | None,
+    options: AnalyzeOptions,
+    progress: Progress,
+    show: Show = unseen,
 ) -> Report:
     """`spec` finds the target again in another process; None: nothing does."""
     check_names(options.strategies)
     options = _of_device_that_can(options)
-    with open_setting(options, progress) as setting:
+    with open_setting(options, progress, show) as setting:
         setting.begin("finding the model")
         target = find()
         why = _why_without_values(target, setting)
@@ -101,7 +118,7 @@ def _analyze(
                 if not is_template:
                     raise
         target.close()
-    return _analyze(find, spec, replace(options, device="auto", values="none"), progress)
+    return _analyze(find, spec, replace(options, device="auto", values="none"), progress, show)
 
 
 def _of_device_that_can(options: AnalyzeOptions) -> AnalyzeOptions:

@@ -18,9 +18,10 @@ from graphdoctor.record.memory import memory_for_results
 from graphdoctor.target import Snapshot, Target, snapshot
 from graphdoctor.target.state.saved_tensor import USERS_MEMORY, Memory
 from graphdoctor.values.options import AnalyzeOptions
-from graphdoctor.values.report import StageTime
+from graphdoctor.values.report import Report, StageTime
 
 Progress = Callable[[str], None]
+Show = Callable[[Report], None]
 _DEFAULTS = AnalyzeOptions()
 
 
@@ -28,16 +29,22 @@ def silent(doing: str) -> None:
     """Report no progress."""
 
 
+def unseen(report: Report) -> None:
+    """Show no report before it is complete."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Where and how a step is studied, and where progress is reported.
 
+    `show` gets the report before it is complete: with the verdict and findings, once before each strategy.
     `begun` has the stages that began, each with its beginning by `time.monotonic()`.
     """
 
     device: AnyDevice
     options: AnalyzeOptions = _DEFAULTS
     progress: Progress = silent
+    show: Show = unseen
     deadline_s: float | None = None  # by time.monotonic(), for strategies; None: their budget alone
     begun: list[tuple[str, float]] = field(default_factory=list)
 
@@ -66,13 +73,15 @@ class Setting:
 
 
 @contextmanager
-def open_setting(options: AnalyzeOptions, progress: Progress) -> Iterator[Setting]:
+def open_setting(
+    options: AnalyzeOptions, progress: Progress, show: Show = unseen
+) -> Iterator[Setting]:
     """Inside the block, code that says "cuda" runs on the device of the options."""
     profile = profile_for(options.gpu, options.host)  # raises for an unknown name at once
     is_callers = entered() is not None
     with generators_kept(), open_device(options.device, profile) as device:
         device.table.keeps_addresses = is_callers
-        yield Setting(device, options, progress)
+        yield Setting(device, options, progress, show)
 
 
 @contextmanager

@@ -155,6 +155,7 @@ def _report_of(studied: Studied, spec: str | None, setting: Setting) -> Report:
                 spec=spec,
                 deadline_s=setting.deadline_s or time.monotonic() + options.budget_s,
                 progress=setting.progress,
+                show=setting.show,
             )
         except Interrupted:
             raise

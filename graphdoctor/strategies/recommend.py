@@ -15,6 +15,7 @@ from graphdoctor.values.finding import Finding
 from graphdoctor.values.speed import NO_STRATEGY, Measurement, Recommendation, StrategyOutcome
 
 _MOST_APART = 0.15  # of the usual time: eager steps that differ by more are noise
+NOT_TRIED_YET = "not tried yet"  # the reason of a planned row, in a report that is not complete
 _LITTLE = 1.05  # a prediction is not that precise
 
 
@@ -144,6 +145,8 @@ def _none(
         return "Keep eager: no verified strategy is predicted to be faster."
     if verified:
         return "Keep eager: no verified strategy could be timed."
+    if any(row.reason == NOT_TRIED_YET for row in rows):
+        return "Keep eager: no strategy is verified yet."
     if any(row.reason == "interrupted" for row in rows):
         return "Keep eager: no strategy was verified before Ctrl-C."
     if all(row.status == "timed-out" for row in rows):

@@ -22,6 +22,7 @@ from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import foresee, share_of
 from graphdoctor.strategies.own_process import Job, in_own_process, own_processes
 from graphdoctor.strategies.recommend import (
+    NOT_TRIED_YET,
     recommend,
     with_noise_told,
     would_pay_more,
@@ -223,12 +224,14 @@ def compare_strategies(
     spec: str | None,
     deadline_s: float,
     progress: Callable[[str], None],
+    show: Callable[[Report], None],
 ) -> Report:
     """The report with a row for each strategy that `options` ask for, and a recommendation.
 
-    No strategy is begun after `deadline_s`, by `time.monotonic()`. Raises Interrupted, with the rows that
-    are known, if Ctrl-C is pressed while strategies are tried.
-    The graph of the whole step, which the analysis made and verified, is released on the way.
+    `show` gets the report so far before each trial. No strategy is begun after `deadline_s`, by
+    `time.monotonic()`. Raises Interrupted, with the rows that are known, if Ctrl-C is pressed while
+    strategies are tried. The graph of the whole step, which the analysis made and verified, is released
+    on the way.
     """
     with own_processes() as processes:
         contest = _contest(
@@ -240,26 +243,36 @@ def compare_strategies(
             deadline_s=deadline_s,
             processes=processes,
         )
-        rows, is_interrupted = _rows(contest, report, progress)
-        every = with_noise_told(rows)
-    sentence, next_fix = next_finding(contest.evidence, contest.profile)
-    then = " ".join(filter(None, (sentence, would_pay_more(every))))
-    advice = recommend(every, report.findings, then=then)
-    if advice is not None:
-        advice = replace(advice, next_fix=next_fix)
-    report = replace(report, strategies=every, recommendation=advice)
+        strategies = chosen(options.strategies, is_emulated=contest.is_emulated)
+        if contest.has_processes and any(one.name != WHOLE_NAME for one in strategies):
+            processes.start_next()  # while the rows are predicted here
+        sentence, next_fix = next_finding(evidence, profile)
+
+        def with_rows(rows: Sequence[StrategyOutcome]) -> Report:
+            every = with_noise_told(rows)
+            then = " ".join(filter(None, (sentence, would_pay_more(every))))
+            advice = recommend(every, report.findings, then=then)
+            if advice is not None:
+                advice = replace(advice, next_fix=next_fix)
+            return replace(report, strategies=every, recommendation=advice)
+
+        rows, is_interrupted = _rows(
+            contest, strategies, report, progress, lambda rows: show(with_rows(rows))
+        )
+    compared = with_rows(rows)
     if is_interrupted:
-        raise Interrupted(report)
-    return report
+        raise Interrupted(compared)
+    return compared
 
 
 def _rows(
-    contest: Contest, report: Report, progress: Callable[[str], None]
+    contest: Contest,
+    strategies: Sequence[Strategy],
+    report: Report,
+    progress: Callable[[str], None],
+    show: Callable[[Sequence[StrategyOutcome]], None],
 ) -> tuple[tuple[StrategyOutcome, ...], bool]:
     """The row of each strategy, and whether Ctrl-C ended the trials."""
-    strategies = chosen(contest.options.strategies, is_emulated=contest.is_emulated)
-    if contest.has_processes and any(one.name != WHOLE_NAME for one in strategies):
-        contest.processes.start_next()  # beside what is foreseen here
     rows = {one.name: _foreseen(contest, one, report.estimate) for one in strategies}
     found = None
     if WHOLE_NAME in rows:
@@ -275,6 +288,7 @@ def _rows(
     more = _budget_for_all(contest, waiting, rows)
     for number, strategy in enumerate(waiting, start=1):
         try:
+            show([_so_far(contest, one, rows, waiting[number - 1 :]) for one in strategies])
             progress(f"trying {strategy.name} ({number} of {len(waiting)}{more})")
             later = [one for one in waiting[number:] if _is_to_try(contest, one, rows)]
             row = _row(contest, strategy, rows, later=later, more=more)
@@ -285,6 +299,19 @@ def _rows(
             return tuple(rows.values()), True
         rows[strategy.name] = as_on_all_ranks(row, contest.meeting)
     return tuple(rows.values()), False
+
+
+def _so_far(
+    contest: Contest,
+    strategy: Strategy,
+    rows: Mapping[str, StrategyOutcome],
+    waiting: Sequence[Strategy],
+) -> StrategyOutcome:
+    """The row as it is shown while others are tried."""
+    row = rows[strategy.name]
+    if strategy not in waiting:
+        return row
+    return _untried(contest, strategy, rows, more="") or replace(row, reason=NOT_TRIED_YET)
 
 
 def _budget_for_all(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +26,7 @@ from graphdoctor.values.speed import Recommendation, StrategyOutcome
 from tests.support.reports import BASE, COMPARED_ON_GPU, PARTLY_SAFE, STRATEGIES_ON_GPU
 
 ROOT = Path(__file__).parents[2]
+Show = Callable[[Report], None]
 Analysis = Callable[[Report], list[AnalyzeOptions]]
 
 
@@ -35,8 +39,15 @@ def analysis(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Analysis:
     def install(report: Report) -> list[AnalyzeOptions]:
         seen: list[AnalyzeOptions] = []
 
-        def analyze_target(spec: str, options: AnalyzeOptions, tell: object) -> Report:
+        def analyze_target(
+            spec: str, options: AnalyzeOptions, tell: Callable[[str], None], show: Show
+        ) -> Report:
             seen.append(options)
+            tell("trying strategies")
+            so_far = replace(report, recommendation=None, stages=())
+            show(replace(so_far, strategies=report.strategies[:1]))
+            show(so_far)
+            tell("trying the last")
             return report
 
         module = ModuleType("graphdoctor.pipeline")
@@ -129,6 +140,36 @@ def test_ctrl_c_shows_what_is_known_and_says_what_is_missing(
     assert "PARTLY SAFE" in said.out and "GD101" in said.out
     assert said.err.startswith("graphdoctor: interrupted: not tried: whole; ")
     assert parsed(Path("report.json").read_text(), Report, name="").verdict == "partly-safe"
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no pseudo-terminals here")
+def test_a_terminal_shows_the_findings_first_and_a_table_until_the_page_is_complete(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    analysis(replace(PARTLY_SAFE, strategies=STRATEGIES_ON_GPU[:2]))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "40")
+    piped = io.StringIO()
+    reading, writing = os.openpty()
+    with open(writing, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+
+        def shown(stdout: io.TextIOBase) -> str:
+            monkeypatch.setattr(sys, "stdout", stdout)
+            assert main(["analyze", "--color", "never", "model.py"]) == 0
+            return os.read(reading, 1 << 16).decode().replace("\r\n", "\n")
+
+        progress = shown(piped)
+        seen = shown(terminal).replace("\r\x1b[K", "")
+    os.close(reading)
+    assert "trying the last ..." in progress and "SAFE" not in progress
+    first, second, end = re.split(r"\r\x1b\[\d+A\x1b\[J", seen)
+    whole, modules = (f"\n  {row.strategy} " for row in STRATEGIES_ON_GPU[:2])
+    assert first.index("PARTLY SAFE") < first.index("GD101") < first.index(whole)
+    assert modules not in first
+    assert whole in second and modules in second and second.endswith("trying the last ...")
+    beginning = first[first.index("PARTLY SAFE") : first.index("\nSpeedup, ")]
+    assert beginning + end == piped.getvalue()
 
 
 def page(report: Report, **look: Any) -> str:

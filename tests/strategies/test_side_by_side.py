@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.whole import Whole
 from graphdoctor.values.errors import Interrupted, UsageError
 from graphdoctor.values.options import AnalyzeOptions
+from graphdoctor.values.report import Report
 from graphdoctor.values.speed import StrategyOutcome
 from tests.support import fake_strategies as fakes
 from tests.support.strategy_rows import (
@@ -290,6 +292,46 @@ def test_a_budget_that_is_too_small_for_all_is_said_at_once(listed: Any, tmp_pat
     assert "trying one-graph (1 of 2; all take about --budget 1m)" in doing
     assert [row.status for row in rows] == ["timed-out", "timed-out"]
     assert all("all take about --budget 1m" in row.reason for row in rows)
+
+
+def test_the_report_is_shown_before_each_trial(listed: Any, tmp_path: Path) -> None:
+    class Later(fakes.Fake):
+        name = "later"
+
+    listed(fakes.Fake(), Later())
+    file = tmp_path / "model.py"
+    file.write_text(STEP_FILE)
+    seen: list[Report] = []
+    options = AnalyzeOptions(device="emulated", strategies=("fake", "later"))
+    report = analyze_target(str(file), options, lambda stage: None, seen.append)
+    rows = [[(row.status, row.reason) for row in one.strategies] for one in seen]
+    waits = ("planned", "not tried yet")
+    verified = ("verified", report.strategies[0].reason)
+    assert rows == [[waits, waits], [verified, waits]]
+    assert all((one.verdict, one.estimate) == ("safe", report.estimate) for one in seen)
+    advice = [one.recommendation for one in seen]
+    assert advice[0] is not None and advice[1] is not None
+    assert advice[0].sentence == "Keep eager: no strategy is verified yet."
+    assert advice[1].strategy == "fake"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_captured_time_is_shown_within_ten_seconds(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(STEP_FILE)
+    torch.zeros(1, device="cuda").sum().item()
+    seen: list[tuple[float, Report]] = []
+    begun_s = time.monotonic()
+
+    def show(report: Report) -> None:
+        seen.append((time.monotonic() - begun_s, report))
+
+    report = analyze_target(str(file), AnalyzeOptions(), lambda stage: None, show)
+    after_s, first = seen[0]
+    assert after_s < 10.0
+    assert (first.verdict, first.measurement) == (report.verdict, report.measurement)
+    assert first.measurement is not None
+    assert len(seen) > 1
 
 
 def test_ctrl_c_keeps_the_verdict_the_findings_and_the_rows_that_are_known(listed: Any) -> None:

@@ -58,6 +58,16 @@ def write_strategies(page: Page, report: Report) -> None:
         _write_recommendation(page, report.recommendation)
 
 
+def write_trials(page: Page, rows: Sequence[StrategyOutcome]) -> None:
+    """The table while strategies are tried: a line each, without reasons."""
+    page.blank()
+    measured = any(row.measurement is not None for row in rows)
+    columns = columns_of(in_table(rows), measured=measured)
+    widths, fitting = _widths(page, columns)
+    for cells in zip(*columns[:fitting], strict=True):
+        page.line((_INDENT, ""), *_pieces(cells, widths[:fitting]))
+
+
 def skipped_alike(rows: Sequence[StrategyOutcome]) -> dict[str, list[str]]:
     """The strategies that were skipped for a reason that others share, by it: one line says it of all."""
     names: dict[str, list[str]] = {}
@@ -76,11 +86,7 @@ def in_table(rows: Sequence[StrategyOutcome]) -> list[StrategyOutcome]:
 def _write_table(page: Page, rows: Sequence[StrategyOutcome], *, measured: bool) -> None:
     """On a narrow page, figures that have no room beside the others stand below their row."""
     columns = columns_of(rows, measured=measured)
-    widths = [max(cell_len(text) for text, _ in column) for column in columns]
-    room = page.look.width - len(_INDENT) + len(_GAP)
-    fitting = len(widths)
-    while fitting > _FIRST_FIGURE and sum(widths[:fitting]) + len(_GAP) * fitting > room:
-        fitting -= 1
+    widths, fitting = _widths(page, columns)
     heads = [column[0][0] for column in columns[fitting:]]
     for number, cells in enumerate(zip(*columns, strict=True)):
         page.line((_INDENT, ""), *_pieces(cells[:fitting], widths[:fitting]))
@@ -93,6 +99,16 @@ def _write_table(page: Page, rows: Sequence[StrategyOutcome], *, measured: bool)
             for detail in details_of(row, page.look.base):
                 page.hanging(_DETAIL_INDENT, detail, style="dim")
             _write_plan(page, row)
+
+
+def _widths(page: Page, columns: Sequence[Sequence[Piece]]) -> tuple[list[int], int]:
+    """The width of each column, and how many columns the page has room for."""
+    widths = [max(cell_len(text) for text, _ in column) for column in columns]
+    room = page.look.width - len(_INDENT) + len(_GAP)
+    fitting = len(widths)
+    while fitting > _FIRST_FIGURE and sum(widths[:fitting]) + len(_GAP) * fitting > room:
+        fitting -= 1
+    return widths, fitting
 
 
 def _write_plan(page: Page, row: StrategyOutcome) -> None:

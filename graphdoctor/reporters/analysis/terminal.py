@@ -11,7 +11,7 @@ from graphdoctor.reporters.analysis.findings import (
     write_wrong_replay,
 )
 from graphdoctor.reporters.analysis.gain import write_gain
-from graphdoctor.reporters.analysis.strategies import write_strategies
+from graphdoctor.reporters.analysis.strategies import write_strategies, write_trials
 from graphdoctor.reporters.analysis.summary import write_end, write_speedup, write_verdict
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import CODE_INDENT, Page
@@ -26,11 +26,7 @@ _NOT_CHECKED, _ASSUMED = _DOUBTS = ("Not checked", "Assumed")
 
 def render(report: Report, look: Look) -> str:
     """The page. Text from the model can neither color nor move anything in it."""
-    page = Page(look)
-    write_verdict(page, report)
-    write_findings(page, report)
-    write_wrong_replay(page, report)
-    _write_limits(page, report)
+    page = _beginning(report, look)
     write_speedup(page, report)
     if look.show_all:
         _write_suppressed(page, report)
@@ -43,6 +39,28 @@ def render(report: Report, look: Look) -> str:
         _write_idle_comments(page, report)
     write_end(page, report)
     return page.render()
+
+
+def render_beginning(report: Report, look: Look) -> str:
+    """The first lines of `render`, which no strategy changes: the verdict and the findings."""
+    return _beginning(report, look).render()
+
+
+def render_trials(report: Report, look: Look) -> str:
+    """What follows those lines while strategies are tried: the speedup so far and a table of them."""
+    page = Page(look)
+    write_speedup(page, report)
+    write_trials(page, report.strategies)
+    return page.render()
+
+
+def _beginning(report: Report, look: Look) -> Page:
+    page = Page(look)
+    write_verdict(page, report)
+    write_findings(page, report)
+    write_wrong_replay(page, report)
+    _write_limits(page, report)
+    return page
 
 
 def _write_limits(page: Page, report: Report) -> None:
