@@ -37,10 +37,9 @@ def messages_of(trace: Trace, rows: Ints) -> list[Message]:
     place = np.where(events.message[rows] == NONE, said, events.message[rows])
     marks = trace.annotations.take(trace.named(trace.annotations, is_collective_mark))
     mark = value_at(marks.name, _around_launches(trace, rows, marks))
-    return [
-        _message(trace, *columns)
-        for columns in zip(place.tolist(), events.name[rows].tolist(), mark.tolist(), strict=True)
-    ]
+    said_by = list(zip(place.tolist(), events.name[rows].tolist(), mark.tolist(), strict=True))
+    different = {columns: _message(trace, *columns) for columns in set(said_by)}
+    return [different[columns] for columns in said_by]
 
 
 def _around_launches(trace: Trace, rows: Ints, spans: Spans) -> Ints:

@@ -14,6 +14,7 @@ from concurrent.futures import (
     as_completed,
 )
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -277,7 +278,7 @@ def _explain_rank(
     """One trace explained, and what is compared with other ranks; a sentence if it cannot be."""
     try:
         trace = read_trace(path, most_bytes=most_bytes)
-        report = explain_trace(trace, path, options)
+        report = explain_trace(trace, path, replace(options, drawn=not is_short))
         return shortened(report) if is_short else report, compact(rank_lane(trace))
     except UsageError as error:
         return str(error)

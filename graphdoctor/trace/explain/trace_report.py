@@ -159,12 +159,13 @@ _MOST_DEVICES = 64  # no machine has more; a broken file may name thousands
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
     """`step`: the number of the ProfilerStep to look at. `wall_us`: one step without a profiler. `rows`: the
-    longest that a list may be."""
+    longest that a list may be. `drawn`: whether the report has the lanes and the longest gaps."""
 
     step: int | None = None
     wall_us: float | None = None
     gpu: str | None = None
     rows: int = MOST_ROWS
+    drawn: bool = True
 
 
 _AS_IT_IS = TraceOptions()
@@ -223,12 +224,12 @@ def explain_trace(trace: Trace, file: TracePath, options: TraceOptions = _AS_IT_
         lines=line_costs(trace, hosts, options.rows),
         launches=launch_totals(trace, device, hosts),
         queue=queue(trace, device, windows),
-        longest_gaps=longest_gaps(trace, found, windows, _MOST_GAPS, acted),
+        longest_gaps=longest_gaps(trace, found, windows, _MOST_GAPS if options.drawn else 0, acted),
         warnings=trace.warnings,
         idle_kinds=did.kinds,
         step_kinds=tuple(_step_kinds(trace, device, steps, found)),
         gap_causes=did.causes,
-        drawn=trace_lanes(trace, device, steps, found, acted),
+        drawn=trace_lanes(trace, device, steps, found, acted) if options.drawn else None,
     )
 
 
