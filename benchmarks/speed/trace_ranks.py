@@ -2,13 +2,16 @@
 
     python benchmarks/speed/trace_ranks.py [--ranks 64] [--events 200000] [--by one,pool,dask,copies]
                                            [--workers 2] [--copies 1024] [--folder DIR] [--json FILE]
+    python benchmarks/speed/trace_ranks.py --fit benchmarks/data/trace_ranks.json [--below 256]
 
 Makes the traces itself: all ranks run the same kernels and collectives, each begins its collectives at a time of
 its own, and one of them 0.3 ms later than the others. Each row is a fresh process that reads all ranks. `peak_mb` is
 the peak of its memory, `workers_mb` the largest of the processes that read for it, `scheduler_mb` that of dask's
 scheduler. `rank_kb` is what a worker sends back for one rank. `--folder` keeps the traces. `--json` adds the run to
 those that the file has. The row `copies` measures the asking machine with more ranks than there is room for:
-it gets the answers for the first four ranks over and over.
+it gets the answers for the first four ranks over and over. `--fit` measures nothing: it fits the CPU time for
+a rank and for an event, and a worker's memory, to the runs of fewer ranks, and holds the fit against every run.
+`in_full` ranks of a large job are read twice.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.regimes import RegimeTrace
@@ -36,6 +41,8 @@ ROOT = Path(__file__).parents[2]
 _STEPS = 5
 _EVENTS_PER_KERNEL = 6
 _EACH = 500  # events for each collective
+_LARGE = 24  # ranks: of a small job none is read twice
+_AIM = 200_000  # events of a rank in the runs that are held against the aim
 _LATE = 3  # the rank that the others wait for
 _READ = """
 import hashlib, json, pickle, resource, socket, subprocess, sys, tempfile, time
@@ -126,6 +133,7 @@ def main():
     out["html_mb"] = round(len(written_as("html", report, Look(base="")).encode()) / 1e6, 2)
     out["straggler"] = report.ranks.straggler if report.ranks else ""
     out["ranks"], out["failures"] = len(report.workers), list(report.failures)
+    out["in_full"] = sum(one.drawn is not None for one in report.workers)
     print(json.dumps(out))
 
 if __name__ == "__main__":
@@ -142,7 +150,12 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=1024)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--fit", type=Path)
+    parser.add_argument("--below", type=int, default=256)
     options = parser.parse_args()
+    if options.fit:
+        fit(json.loads(options.fit.read_text(encoding="utf-8"))["runs"], options.below)
+        return
     rows = []
     kept = nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory()
     with kept as folder, tempfile.TemporaryDirectory() as scripts:
@@ -172,6 +185,32 @@ def main() -> None:
             found = json.loads(options.json.read_text(encoding="utf-8"))
         found["runs"].append(run | {"load": [round(one, 1) for one in os.getloadavg()]})
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def fit(runs: list[dict[str, Any]], below: int) -> None:
+    """Print what the runs of two dozen ranks and more, but fewer than `below`, foresee of every run."""
+    found = [(run, row) for run in runs for row in run["rows"] if run["ranks"] >= _LARGE]
+
+    def terms(run: dict[str, Any], row: dict[str, Any]) -> list[float]:
+        read = run["ranks"] + row["in_full"]
+        return [1, read, read * run["events"] / 1e6]
+
+    small = [(run, row) for run, row in found if run["ranks"] < below and run["events"] != _AIM]
+    alone = [(run, row) for run, row in small if row["by"] == "one"]
+    slopes = np.linalg.lstsq(
+        np.array([terms(*one) for one in alone]), np.array([row["cpu_s"] for _, row in alone]), None
+    )[0]
+    remote = [(run["events"] / 1e6, row["workers_mb"]) for run, row in small if row["by"] == "dask"]
+    each_mb, least_mb = np.polyfit(*np.array(remote).T, 1)
+    print("CPU s: {:.2f}, {:.4f} for a rank, {:.3f} for a million events".format(*slopes))
+    print(f"MB of a worker: {least_mb:.0f}, and {each_mb:.0f} for a million events")
+    for run, row in found:
+        text = f"{run['ranks']} x {run['events']} by {row['by']}: "
+        if row["by"] == "dask":  # its CPU time has the start of its processes in it
+            predicted = least_mb + each_mb * run["events"] / 1e6
+            print(f"{text}{predicted:.0f} MB predicted, {row['workers_mb']} MB measured")
+        else:
+            print(f"{text}{terms(run, row) @ slopes:.1f} s predicted, {row['cpu_s']} s measured")
 
 
 def make(folder: Path, ranks: int, events: int) -> None:
