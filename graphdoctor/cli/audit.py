@@ -32,13 +32,16 @@ class AuditCommand:
 
     Graphs of torch.cuda.graph, make_graphed_callables and torch.compile are
     checked. The page on stderr names each tensor that a replay uses at its
-    captured address after it was freed, moved or rebound, and each output that
-    the program keeps while later replays overwrite it. The exit code is the
+    captured address after it was freed, moved or rebound, each output that the
+    program keeps while later replays overwrite it, and each number that the
+    program changes while replays use the captured one. The exit code is the
     program's own; if that is 0 and anything was found, it is 1.
     """
 
     name = "audit"
-    help = "find CUDA graphs whose replays use freed memory or overwrite kept results"
+    help = (
+        "find CUDA graphs whose replays use freed memory, overwrite kept results or use old numbers"
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_program_arguments(parser)
@@ -82,6 +85,4 @@ class AuditCommand:
         if text:
             say(stream, f"{text}\n")
         say(stream, page_of(report, look))
-        return report.exit_code or (
-            EXIT_FOUND if report.stale_tensors or report.overwritten_outputs else 0
-        )
+        return report.exit_code or (EXIT_FOUND if report.has_faults else 0)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType, FunctionType, ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -25,6 +25,12 @@ from graphdoctor.device.observe.operators import (
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable, parts_of
 from graphdoctor.device.real import RealStorageTable, WatchingMode
 from graphdoctor.measure.changed_memory import ChangedMemory
+from graphdoctor.measure.frozen_values import (
+    CapturedNumbers,
+    FrozenNumber,
+    Sources,
+    changed_numbers,
+)
 from graphdoctor.measure.held_outputs import HeldOutputs, Replays, uses_no_memory
 from graphdoctor.measure.watch.profiler import Gate
 from graphdoctor.measure.watch.watcher import GraphCounts
@@ -32,7 +38,7 @@ from graphdoctor.target.frames import is_machinery, locate
 from graphdoctor.target.program.launch import Program, run_program
 from graphdoctor.target.state.snapshot import plain_torch
 from graphdoctor.target.state.walk import Walk
-from graphdoctor.values.audited import AUDIT_SCHEMA_VERSION, AuditReport, StaleTensor
+from graphdoctor.values.audited import AUDIT_SCHEMA_VERSION, AuditReport, FrozenValue, StaleTensor
 from graphdoctor.values.locations import Location
 from graphdoctor.values.program import Ending
 
@@ -121,8 +127,18 @@ class _Capture:
     outside: list[_Outside]
     replays: Replays
     results: list[ref[torch.Tensor]]
+    numbers: Sources
     outputs: list[int] = field(default_factory=list)  # by number
     held: Counter[int] | None = None
+
+
+class _UnderWay(NamedTuple):
+    """A capture that has begun."""
+
+    uses: _CaptureUses
+    numbers: CapturedNumbers
+    watching: ExitStack
+    location: Location | None
 
 
 class GraphAudit(GraphCounts):
@@ -133,11 +149,12 @@ class GraphAudit(GraphCounts):
         self._emulated: EmulatedDevice | None = entered()
         self._table = self._emulated.table if self._emulated is not None else RealStorageTable()
         self._made: set[int] = set()  # by number, which no other storage gets
-        self._under_way: dict[int, tuple[_CaptureUses, ExitStack, Location | None]] = {}
+        self._under_way: dict[int, _UnderWay] = {}
         self._captures: WeakKeyDictionary[Any, _Capture] = WeakKeyDictionary()
         self._outputs = HeldOutputs(self._table)
         self._changed = ChangedMemory(self._table)
         self.found: list[StaleTensor] = []
+        self._frozen_values: list[FrozenValue] = []
 
     @contextmanager
     def on(self, graph_type: Any) -> Iterator[None]:
@@ -168,6 +185,7 @@ class GraphAudit(GraphCounts):
             audited_graphs=self.read(),
             stale_tensors=tuple(self.found),
             overwritten_outputs=tuple(self._outputs.found),
+            frozen_values=tuple(self._frozen_values),
         )
 
     def _begins(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -179,13 +197,16 @@ class GraphAudit(GraphCounts):
             self._captures.pop(graph, None)
             is_real = self._emulated is None
             uses = _CaptureUses(self._table, self._made, has_addresses=is_real)
+            numbers = CapturedNumbers(self._table)
             watching = ExitStack()
+            watching.enter_context(numbers.on())
             if self._emulated is not None:
-                self._emulated.attach(uses)
-                watching.callback(self._emulated.detach, uses)
+                for each in (uses, numbers):
+                    self._emulated.attach(each)
+                    watching.callback(self._emulated.detach, each)
             else:
-                watching.enter_context(_CaptureMode(self._table, (uses,)))
-            self._under_way[id(graph)] = uses, watching, locate().location
+                watching.enter_context(_CaptureMode(self._table, (uses, numbers)))
+            self._under_way[id(graph)] = _UnderWay(uses, numbers, watching, locate().location)
             self._outputs.is_capturing = True
             return begun
 
@@ -196,19 +217,24 @@ class GraphAudit(GraphCounts):
 
         @functools.wraps(method)
         def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            uses, watching, location = self._under_way.pop(id(graph), (None, ExitStack(), None))
-            watching.close()
+            capture = self._under_way.pop(id(graph), None)
+            if capture is not None:
+                capture.watching.close()
             self._outputs.is_capturing = bool(self._under_way)
             ended = counted(graph, *args, **kwargs)
-            if uses is not None:
-                outside = list(uses.outside.values())
+            if capture is not None:
+                outside = list(capture.uses.outside.values())
                 if self._emulated is None:
                     outside = _outside_pools(outside)
                 # Outputs of torch.compile's graphs that were overwritten raise where they are looked at.
                 with suppress(RuntimeError):
                     self._name(outside)
                 self._changed.captured.update(each.info.number for each in outside)
-                self._captures[graph] = _Capture(outside, Replays(location), uses.results)
+                numbers = capture.numbers.sources()
+                self._changed.watch(each.place for each in numbers.values())
+                self._captures[graph] = _Capture(
+                    outside, Replays(capture.location), capture.uses.results, numbers
+                )
             return ended
 
         return capture_end
@@ -239,6 +265,7 @@ class GraphAudit(GraphCounts):
             replays.last_at = locate().location
         if self._emulated is not None and capture.held is None and graph.tape is not None:
             capture.held = graph.tape.references()
+        self._check_numbers(capture)
         stale = [(each, why) for each in capture.outside if (why := self._reason(each))]
         if not stale:
             return
@@ -260,6 +287,33 @@ class GraphAudit(GraphCounts):
                     changed_at=self._changed.lines.get(each.info.number),
                 )
             )
+
+    def _check_numbers(self, capture: _Capture) -> None:
+        replays = capture.replays
+        for each, now in changed_numbers(capture.numbers, replays.count, self._table):
+            key = each.place.key
+            if any(other.value != each.value for other in self._same_place(capture, key)):
+                continue  # it chooses between graphs
+            self._frozen_values.append(
+                FrozenValue(
+                    name=each.place.text,
+                    captured=repr(each.value),
+                    now=repr(now),
+                    operator=each.operator,
+                    used_at=each.location,
+                    captured_at=replays.captured_at,
+                    replayed_at=locate().location,
+                    replay=replays.count,
+                    changed_at=self._changed.lines_of_numbers.get(key),
+                )
+            )
+
+    def _same_place(self, capture: _Capture, key: tuple[Any, ...]) -> Iterator[FrozenNumber]:
+        """The numbers that other graphs of the same line captured there."""
+        for each in list(self._captures.values()):
+            is_sibling = each.replays.captured_at == capture.replays.captured_at
+            if each is not capture and is_sibling and key in each.numbers:
+                yield each.numbers[key]
 
     def _check_outputs(self, capture: _Capture) -> None:
         if self._outputs.have_new_references(capture.outputs):

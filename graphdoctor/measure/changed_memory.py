@@ -1,29 +1,48 @@
-"""Memory that graphs captured -> the line that last put other memory in its place."""
+"""Memory and numbers that graphs captured -> the line that last put others in their place."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from weakref import ref
 
 import torch
 
 from graphdoctor.device.observe.storages import StorageTable, is_plain
+from graphdoctor.measure.places import Place, Step, follow
 from graphdoctor.measure.watch.profiler import replaced
 from graphdoctor.target.frames import locate
 from graphdoctor.values.locations import Location
 
 _data: Any = torch._C.TensorBase.data
+# step() itself warns, and names the line that calls it.
+_SCHEDULES = (
+    (torch.optim.lr_scheduler.LRScheduler, "_update_lr"),
+    (torch.optim.lr_scheduler.ReduceLROnPlateau, "_reduce_lr"),
+)
 
 
 class ChangedMemory:
-    """Sees assignments to parameters and buffers of modules and to `.data`, and conversions such as `.to()`."""
+    """Sees assignments to attributes of modules and to `.data`, conversions such as `.to()`, and schedulers."""
 
     def __init__(self, table: StorageTable) -> None:
         self._table = table
         self.captured: set[int] = set()  # by number
         self.lines: dict[int, Location | None] = {}
+        self.lines_of_numbers: dict[tuple[Any, ...], Location | None] = {}  # by a place's key
+        self._attributes: dict[tuple[int, Step], Place] = {}
+        self._options: dict[int, list[Place]] = {}  # by the identity of an optimizer
+
+    def watch(self, places: Iterable[Place]) -> None:
+        """Look at what changes the numbers in these places."""
+        for each in places:
+            if isinstance(each.root, ref) and isinstance(each.root(), torch.optim.Optimizer):
+                self._options.setdefault(id(each.root()), []).append(each)
+            elif isinstance(each.root, ref):
+                *way, name = each.path
+                self._attributes[id(follow(each.root(), tuple(way))), name] = each
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -34,7 +53,13 @@ class ChangedMemory:
             "_apply": self._converts(module._apply),
         }
         data: Any = property(_data.__get__, self._set_data)
-        with replaced(module, ours), replaced(torch.Tensor, {"data": data}):
+        with ExitStack() as replacing:
+            replacing.enter_context(replaced(module, ours))
+            replacing.enter_context(replaced(torch.Tensor, {"data": data}))
+            for scheduler, name in _SCHEDULES:
+                method = vars(scheduler).get(name)
+                if method is not None:
+                    replacing.enter_context(replaced(scheduler, {name: self._schedules(method)}))
             yield
 
     def _assigns(self, method: Callable[..., None]) -> Callable[..., None]:
@@ -49,8 +74,23 @@ class ChangedMemory:
             number = self._number(before)
             method(module, name, value)
             self._note(number, value)
+            if self._attributes and (place := self._attributes.get((id(module), name))):
+                self.lines_of_numbers[place.key] = locate().location
 
         return __setattr__
+
+    def _schedules(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def update(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            places = self._options.get(id(getattr(scheduler, "optimizer", None)), ())
+            before = [each.read([]) for each in places]
+            result = method(scheduler, *args, **kwargs)
+            for each, value in zip(places, before, strict=True):
+                if each.read([]) is not value:
+                    self.lines_of_numbers[each.key] = locate().location
+            return result
+
+        return update
 
     def _converts(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)

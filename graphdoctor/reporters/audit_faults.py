@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from graphdoctor.values.audited import AuditReport, OverwrittenOutput, StaleTensor
+from graphdoctor.values.audited import AuditReport, FrozenValue, OverwrittenOutput, StaleTensor
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.locations import Location, own_line, place_text
 
@@ -20,13 +20,15 @@ _HELP = {
     "rebound": "Copy new values in place with `copy_()`, or capture again.",
 }
 OVERWRITTEN = "overwritten-output"
+FROZEN = "frozen-value"
 RULES = {
     **{f"stale-tensor-{reason}": f"A captured tensor {what}" for reason, what in _HAPPENED.items()},
     OVERWRITTEN: "An output that the program keeps was overwritten by a later replay",
+    FROZEN: "A number that the program changed is frozen at capture",
 }
 WHY = (
-    "A replay uses the addresses of its capture, reads and writes whatever is there, and raises no"
-    " error."
+    "A replay uses the addresses and numbers of its capture, reads and writes whatever is there, and"
+    " raises no error."
 )
 
 
@@ -46,7 +48,7 @@ class Line(NamedTuple):
 
 
 class AuditFault(NamedTuple):
-    """A stale tensor or an overwritten output. `rule` is one of RULES; `lines` are in order of reading."""
+    """One thing that was found. `rule` is one of RULES; `lines` are in order of reading."""
 
     rule: str
     message: str
@@ -65,15 +67,17 @@ def faults_of(report: AuditReport) -> tuple[AuditFault, ...]:
     return (
         *map(_of_stale, report.stale_tensors),
         *map(_of_output, report.overwritten_outputs),
+        *map(_of_number, report.frozen_values),
     )
 
 
 def headline(report: AuditReport) -> str:
-    """ "1 capture, 2 replays on the emulated device: 1 stale tensor, no overwritten output found." """
+    """ "1 capture, 2 replays on the emulated device: 1 stale tensor, no overwritten output found, ..." """
     graphs = f"{count_text(report.captures, 'capture')}, {count_text(report.replays, 'replay')}"
     counts = (
         (len(report.stale_tensors), "stale tensor"),
         (len(report.overwritten_outputs), "overwritten output"),
+        (len(report.frozen_values), "frozen value"),
     )
     found = ", ".join(
         count_text(count, what) if count else f"no {what} found" for count, what in counts
@@ -113,4 +117,18 @@ def _of_output(each: OverwrittenOutput) -> AuditFault:
         f"{holds} ({shape}) that a later replay overwrote.",
         tuple(lines()),
         "Keep a copy: `clone()` the output after its replay.",
+    )
+
+
+def _of_number(each: FrozenValue) -> AuditFault:
+    return AuditFault(
+        FROZEN,
+        f"`{each.name}` is {each.now} now, but replays use {each.captured}, which is frozen at capture.",
+        (
+            *((Line("Changed", each.changed_at),) if each.changed_at is not None else ()),
+            Line("Replayed", each.replayed_at, replay=each.replay),
+            Line("Captured", each.captured_at),
+            Line("Used", each.used_at, f"{each.operator} gets the captured number"),
+        ),
+        "Keep the number in a GPU tensor and change it in place with `fill_()`, or capture again.",
     )

@@ -55,6 +55,24 @@ class OverwrittenOutput(Struct, frozen=True):
     replay: int
 
 
+class FrozenValue(Struct, frozen=True):
+    """A Python number, or one in a tensor on the CPU, that a captured operator got and the program changed since.
+
+    `name` is the expression that the number comes from, `captured` and `now` are its values as text.
+    `used_at` is the line that handed it to `operator`. `changed_at` is the line that changed it, if seen.
+    """
+
+    name: str
+    captured: str
+    now: str
+    operator: str
+    used_at: Location | None
+    captured_at: Location | None
+    replayed_at: Location | None
+    replay: int
+    changed_at: Location | None = None
+
+
 class AuditReport(Struct, frozen=True):
     """An audited program, or block. `graphs` are counted by the line that captured them.
 
@@ -70,6 +88,11 @@ class AuditReport(Struct, frozen=True):
     audited_graphs: tuple[WatchedGraphs, ...]
     stale_tensors: tuple[StaleTensor, ...]
     overwritten_outputs: tuple[OverwrittenOutput, ...] = ()
+    frozen_values: tuple[FrozenValue, ...] = ()
+
+    @property
+    def has_faults(self) -> bool:
+        return bool(self.stale_tensors or self.overwritten_outputs or self.frozen_values)
 
     @property
     def replays(self) -> int:

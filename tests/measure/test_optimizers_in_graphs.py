@@ -132,6 +132,8 @@ def test_a_hand_made_graph_keeps_what_it_captured(name: str, event: Event) -> No
     assert torch.equal(weight, eager(make, event, 1)) is is_right
     reported = {each.name for each in report.stale_tensors}
     assert reported == (set(state_on_gpu(make)) if event is Training.resumes else set())
+    numbers = [each.name for each in report.frozen_values]
+    assert numbers == ([f'{name}.param_groups[0]["lr"]'] if event is Training.schedules else [])
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)

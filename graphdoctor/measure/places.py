@@ -1,0 +1,351 @@
+"""The expression that a frame runs -> the variables and attributes it reads, which can be read again later."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from types import CodeType, FrameType, MemberDescriptorType
+from typing import Any, NamedTuple
+from weakref import ref
+
+import torch
+
+from graphdoctor.source.trees import owner_of, tree_of
+from graphdoctor.target.state.attributes import attributes
+from graphdoctor.target.state.kinds.objects import in_slot
+from graphdoctor.target.state.kinds.written import MISSING
+
+_ENTRIES = ("_parameters", "_buffers", "_modules")
+_CONTAINERS = (dict, list, tuple)
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    each.__name__: each for each in (abs, float, int, max, min, pow, round)
+}
+_MOST_STEPS = 3  # from a variable to the assignment that it got its number from
+
+
+class Item(NamedTuple):
+    """A constant index or key."""
+
+    key: str | int
+
+
+class Variable(NamedTuple):
+    """A local variable of a function, which is there while the function runs."""
+
+    code: CodeType
+    name: str
+
+
+Step = str | Item
+Root = ref[Any] | dict[str, Any] | Variable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where the program keeps a value: an object, the globals of a file or a variable, and the way from there."""
+
+    root: Root
+    path: tuple[Step, ...]
+    text: str
+
+    @property
+    def key(self) -> tuple[int, tuple[Step, ...]]:
+        """Equal for equal places, while their roots live."""
+        root = self.root
+        if isinstance(root, Variable):
+            return id(root.code), (root.name, *self.path)
+        return id(root() if isinstance(root, ref) else root), self.path
+
+    def read(self, frames: list[FrameType]) -> object:
+        """What is there now; MISSING if the object died, or its function is not one of the frames'."""
+        root = self.root
+        value: object
+        if isinstance(root, ref):
+            value = root()
+            if value is None:
+                return MISSING
+        elif isinstance(root, Variable):
+            frame = next((each for each in frames if each.f_code is root.code), None)
+            value = MISSING if frame is None else frame.f_locals.get(root.name, MISSING)
+        else:
+            value = root
+        return follow(value, self.path)
+
+
+def follow(value: object, path: tuple[Step, ...]) -> object:
+    """The value at the end of a path; runs no code of the program's."""
+    for step in path:
+        value = _member(value, step)
+        if value is MISSING:
+            break
+    return value
+
+
+def _member(owner: object, step: Step) -> object:
+    if isinstance(step, Item):
+        if isinstance(owner, _CONTAINERS):
+            base: Any = next(each for each in _CONTAINERS if isinstance(owner, each))
+            try:
+                return base.__getitem__(owner, step.key)
+            except (LookupError, TypeError):
+                pass
+        return MISSING
+    own = attributes(owner)
+    if step in own:
+        return own[step]
+    if isinstance(owner, torch.nn.Module):
+        for kind in _ENTRIES:
+            entries = own.get(kind)
+            if isinstance(entries, dict) and step in entries:
+                return entries[step]
+    for base in type(owner).__mro__:
+        found = vars(base).get(step, MISSING)
+        if found is not MISSING:
+            return in_slot(found, owner) if isinstance(found, MemberDescriptorType) else found
+    return MISSING
+
+
+class Expression:
+    """What a frame runs now, such as a call or a product, and what it is computed from."""
+
+    def __init__(
+        self, frame: FrameType, callers: list[FrameType], operands: tuple[ast.expr, ...]
+    ) -> None:
+        self.operands = operands
+        self._frame, self._callers = frame, callers
+
+    def place(self, chain: ast.expr) -> tuple[Place, object] | None:
+        """The place that a name, an attribute or a constant item is read from, and its value."""
+        path: list[Step] = []
+        node = chain
+        while not isinstance(node, ast.Name):
+            if isinstance(node, ast.Attribute):
+                path.append(node.attr)
+                node = node.value
+            elif isinstance(node, ast.Subscript) and (item := _constant_item(node.slice)):
+                path.append(item)
+                node = node.value
+            else:
+                return None
+        path.reverse()
+        found = self._root(node.id)
+        if found is None:
+            return None
+        root, value = found
+        if isinstance(root, Variable) and path:
+            with suppress(TypeError):  # not every object has weak references
+                root = ref(value)
+        if not isinstance(root, dict):
+            place = Place(root, tuple(path), ast.unparse(chain))
+        else:
+            place = Place(root, (Item(node.id), *path), ast.unparse(chain))
+        value = follow(value, tuple(path))
+        return None if value is MISSING else (place, value)
+
+    def _root(self, name: str) -> tuple[Root, object] | None:
+        frame = self._frame
+        code = frame.f_code
+        if name in code.co_varnames or name in code.co_cellvars:
+            return _variable(frame, name)
+        if name in code.co_freevars:
+            for caller in self._callers:
+                if name in caller.f_code.co_cellvars:
+                    return _variable(caller, name)
+            return None
+        if name in frame.f_globals:
+            return frame.f_globals, frame.f_globals[name]
+        return None
+
+    def numbers(
+        self, operand: ast.expr, number_of: Callable[[object], object], depth: int = 0
+    ) -> list[Number]:
+        """The value of an operand, then the numbers it is computed from with their places.
+
+        Nothing if there is more in it than numbers and arithmetic. A variable that one assignment sets
+        comes with the numbers of that assignment.
+        """
+        leaves: list[Number] = []
+
+        def read(chain: ast.expr) -> object:
+            found = self.place(chain)
+            if found is None:
+                return MISSING
+            number = number_of(found[1])
+            if number is not MISSING:
+                leaves.append(Number(found[0], number))
+            return number
+
+        value = _computed(operand, read)
+        if value is MISSING:
+            return []
+        for leaf in tuple(leaves):
+            place = leaf.place
+            if place is None or place.path or depth == _MOST_STEPS:
+                continue
+            if isinstance(place.root, Variable) and place.root.code is self._frame.f_code:
+                assigned = _assigned(place.root.code).get(place.root.name)
+                found = self.numbers(assigned, number_of, depth + 1) if assigned else []
+                if found and found[0].value == leaf.value:
+                    leaves += found[1:]
+        return [Number(None, value), *leaves]
+
+
+class Number(NamedTuple):
+    """A number, and the place it was read from, if it has one."""
+
+    place: Place | None
+    value: Any
+
+
+def _constant_item(index: ast.expr) -> Item | None:
+    match index:
+        case ast.Constant(value=str() | int() as key):
+            return Item(key)
+    return None
+
+
+def _variable(frame: FrameType, name: str) -> tuple[Root, object] | None:
+    found = frame.f_locals
+    return (Variable(frame.f_code, name), found[name]) if name in found else None
+
+
+def expression_of(frame: FrameType, callers: list[FrameType]) -> Expression | None:
+    """What a frame runs now; None without its source, or if it reads no variable."""
+    operands = _operands_at(frame)
+    return Expression(frame, callers, operands) if operands else None
+
+
+# By the identity of a code object, which is held: its hash is slow.
+_AT: dict[tuple[int, int], tuple[CodeType, tuple[ast.expr, ...]]] = {}
+
+
+def _operands_at(frame: FrameType) -> tuple[ast.expr, ...]:
+    code, instruction = frame.f_code, frame.f_lasti
+    known = _AT.get((id(code), instruction))
+    if known is None:
+        position = next(islice(code.co_positions(), instruction // 2, None), None)
+        node = None if position is None else _nodes(code.co_filename).get(position)
+        found = tuple(each for each in _operands(node) if not isinstance(each, ast.Constant))
+        known = _AT[id(code), instruction] = code, found
+    return known[1]
+
+
+@cache
+def _nodes(file: str) -> dict[tuple[int | None, ...], ast.AST]:
+    """The expressions and assignments of a file by first and last line, first and last column."""
+    tree = tree_of(file)
+    found: dict[tuple[int | None, ...], ast.AST] = {}
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.expr | ast.AugAssign):
+            found[node.lineno, node.end_lineno, node.col_offset, node.end_col_offset] = node
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Assign):  # `x[i] = y` runs where its target is
+            for target in node.targets:
+                if isinstance(target, ast.Subscript):
+                    at = target.lineno, target.end_lineno, target.col_offset, target.end_col_offset
+                    found[at] = node
+    return found
+
+
+def _operands(node: ast.AST | None) -> Iterator[ast.expr]:
+    match node:
+        case ast.BinOp():
+            yield from (node.left, node.right)
+        case ast.UnaryOp():
+            yield node.operand
+        case ast.Call():
+            if isinstance(node.func, ast.Attribute):
+                yield node.func.value
+            for each in (*node.args, *(keyword.value for keyword in node.keywords)):
+                yield from _elements(each)
+        case ast.Subscript():
+            yield node.value
+            yield from _elements(node.slice)
+        case ast.Compare():
+            yield from (node.left, *node.comparators)
+        case ast.AugAssign():
+            yield from (node.target, node.value)
+        case ast.Assign():
+            yield node.value
+            for target in node.targets:
+                yield from _operands(target)
+
+
+def _elements(node: ast.expr | None) -> Iterator[ast.expr]:
+    match node:
+        case None:
+            return
+        case ast.Tuple() | ast.List():
+            for each in node.elts:
+                yield from _elements(each)
+        case ast.Slice():
+            for part in (node.lower, node.upper, node.step):
+                yield from _elements(part)
+        case ast.Starred():
+            yield from _elements(node.value)
+        case _:
+            yield node
+
+
+_ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.Pow: operator.pow, ast.USub: operator.neg, ast.UAdd: operator.pos,
+}  # fmt: skip
+
+
+def _computed(node: ast.expr, read: Callable[[ast.expr], object]) -> Any:
+    """The value of arithmetic with numbers; MISSING of anything else."""
+    parts: tuple[ast.expr, ...]
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return value
+        case ast.Name() | ast.Attribute() | ast.Subscript():
+            return read(node)
+        case ast.BinOp(left=left, op=op, right=right):
+            parts = (left, right)
+            compute = _ARITHMETIC.get(type(op))
+        case ast.UnaryOp(op=op, operand=one):
+            parts = (one,)
+            compute = _ARITHMETIC.get(type(op))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            parts, compute = tuple(args), _FUNCTIONS.get(name)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=name), args=args):
+            parts, compute = tuple(args), getattr(math, name, None)
+        case _:
+            return MISSING
+    values = [_computed(part, read) for part in parts]
+    if compute is None or MISSING in values:
+        return MISSING
+    try:
+        return compute(*values)
+    except (ArithmeticError, TypeError, ValueError):
+        return MISSING
+
+
+_ASSIGNED: dict[int, tuple[CodeType, dict[str, ast.expr]]] = {}
+
+
+def _assigned(code: CodeType) -> dict[str, ast.expr]:
+    """What the variables of a function get that are assigned once."""
+    known = _ASSIGNED.get(id(code))
+    if known is None:
+        owner = owner_of(code)
+        stores: dict[str, int] = {}
+        values: dict[str, ast.expr] = {}
+        for node in ast.walk(owner) if owner is not None else ():
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                stores[node.id] = stores.get(node.id, 0) + 1
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        values[target.id] = node.value
+        once = {name: value for name, value in values.items() if stores[name] == 1}
+        known = _ASSIGNED[id(code)] = code, once
+    return known[1]
