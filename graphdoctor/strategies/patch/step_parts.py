@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,17 +13,21 @@ from graphdoctor.target.program.names import Names
 
 _SHOWS = frozenset({"print", "info", "debug", "warning", "log", "add_scalar", "set_postfix"})
 _TRAINS = frozenset({"backward", "step", "zero_grad", "clip_grad_norm_", "clip_grad_value_"})
+_READS = frozenset({"cpu", "numpy", "item", "tolist"})  # the host reads a tensor
 # What prepares a batch on the host: a statement that calls one of these can run before the graph ...
 _BRINGS = frozenset(
     {"to", "cuda", "pin_memory", "tensor", "as_tensor", "from_numpy", "next", "size", "len", "item"}
     | {"Tensor", "FloatTensor", "LongTensor"}
 )
 # ... if it calls nothing else than these.
+_DRAWS = frozenset({"rand", "randn", "randint", "random", "normal", "uniform"})
 _PREPARES = _BRINGS | {
     *("array", "astype", "device", "iter", "range", "int", "float", "bool", "long", "Variable"),
     *("view", "reshape", "unsqueeze", "squeeze", "permute"),
-    *("full", "zeros", "ones", "fill_", "rand", "randn", "randint", "random", "normal", "type"),
+    *("full", "zeros", "ones", "fill_", "type", *_DRAWS),
 }
+# What makes a tensor of a value of the host.
+_MAKES = frozenset({"tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor", "LongTensor"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +110,46 @@ def parts_of(statements: Sequence[ast.stmt], text: str, reads: set[int]) -> Part
 
 
 def as_one_group(statements: Sequence[ast.stmt], text: str) -> Parts:
-    """All statements as they are. Raises NoProposal."""
-    return Parts((_group(statements, _Source(text)),), (), (), "", "")
+    """All statements as they are, but for what the last one does on the host, which comes after. Raises NoProposal."""
+    source, *first, last = _Source(text), *statements
+    found = read_on_host(last)
+    if found is None:
+        return Parts((_group(statements, source),), (), (), "", "")
+    target, inner = found
+    assert isinstance(last, ast.Assign)
+    own, value = _source(text, inner), _source(text, last.value)
+    after = f"{target} = {value.replace(own, target, 1)}\n"
+    shown = tuple(ast.parse(after).body)
+    if isinstance(inner, ast.Name):
+        return Parts((_group(first, source),), (), shown, "", source.of([last]))
+    code = f"{target} = {own}\n"
+    (kept,) = ast.parse(code).body
+    source.codes[kept], source.origins[kept] = source.comments(last) + code, last
+    return Parts((_group([*first, kept], source),), (), shown, "", after)
+
+
+def read_on_host(statement: ast.stmt) -> tuple[str, ast.expr] | None:
+    """The variable that a statement binds to what the host reads, and the value that is still on the GPU.
+
+    `x` and `f(y)` of `x = f(y).cpu().numpy()`; None for a statement that is not of this kind.
+    """
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return None
+    calls = (n for n in ast.walk(statement.value) if isinstance(n, ast.Call))
+    reads = [
+        n.func.value for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr in _READS
+    ]
+    inner = reads[-1] if reads else None  # the innermost of a chain
+    if inner is None or called(inner) & _READS or len(statement.targets) > 1:
+        return None
+    while isinstance(inner, ast.Call) and last_name(inner.func) == "detach":
+        assert isinstance(inner.func, ast.Attribute)
+        inner = inner.func.value
+    outside = [n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)]
+    for node in (n for n in ast.walk(inner) if isinstance(n, ast.Name)):
+        outside.remove(node.id)
+    is_apart = not {*outside} & Names([ast.Expr(inner)]).loaded
+    return (statement.targets[0].id, inner) if is_apart else None
 
 
 def _without_shown(
@@ -217,7 +260,6 @@ def with_attributes_apart(
             else:
                 uses.setdefault(node.id, []).append(part)
     taken = group.names.loaded | group.names.stored
-    lines = [line.encode() for line in group.code.split("\n")]
     stands_for: dict[str, str] = {}
     places: list[tuple[int, int, int, str]] = []
     for holder in sorted(objects & {*uses}):
@@ -226,10 +268,53 @@ def with_attributes_apart(
             if stands_for.setdefault(name, f"{holder}.{part.attr}") != f"{holder}.{part.attr}":
                 return group, {}
             places.append((part.lineno, part.col_offset, part.end_col_offset or 0, name))
+    return _replaced(group, places), stands_for
+
+
+def with_inputs_apart(group: Group, varying: set[str]) -> tuple[Group, dict[str, str]]:
+    """The group with a name for what brings values of the host to the GPU, and the expression behind each name.
+
+    `torch.Tensor(obs).to(device)` reads `obs` while it is captured, and a replay has the tensor of that call.
+    """
+    names = group.names
+    free = names.early - names.stored
+    brought: dict[str, str] = {}
+    places: list[tuple[int, int, int, str]] = []
+    waiting: list[ast.AST] = [*ast.parse(group.code).body]
+    while waiting:
+        node = waiting.pop(0)
+        if not isinstance(node, ast.Call) or not _makes_tensor(node, free):
+            waiting += () if isinstance(node, ast.JoinedStr) else ast.iter_child_nodes(node)
+            continue
+        expression = _source(group.code, node)
+        own = sorted(Names([ast.Expr(node)]).loaded & varying)
+        known = (name for name, each in brought.items() if each == expression)
+        name = next(known, own[0] if len(own) == 1 else "noise" if called(node) & _DRAWS else "")
+        if not name:
+            continue
+        places.append((node.lineno, node.col_offset, node.end_col_offset or 0, name))
+        if brought.setdefault(name, expression) != expression:
+            return group, {}
+    made = _replaced(group, places)
+    uses = Counter(n.id for s in made.statements for n in ast.walk(s) if isinstance(n, ast.Name))
+    is_clear = all(uses[name] == count for name, count in Counter(p[3] for p in places).items())
+    return (made, brought) if is_clear else (group, {})
+
+
+def _makes_tensor(call: ast.Call, free: set[str]) -> bool:
+    """Whether it only makes a tensor of what the host has before the group runs, on one line."""
+    is_made = bool(called(call) & _MAKES) and called(call) <= _PREPARES - {"next", "item"}
+    is_free = Names([ast.Expr(call)]).loaded <= free
+    return is_made and is_free and call.lineno == call.end_lineno
+
+
+def _replaced(group: Group, places: Iterable[tuple[int, int, int, str]]) -> Group:
+    """The group with names in place of parts of lines: line, first and last column, name."""
+    lines = [line.encode() for line in group.code.split("\n")]
     for line, start, end, name in sorted(places, reverse=True):
         lines[line - 1] = lines[line - 1][:start] + name.encode() + lines[line - 1][end:]
     code = b"\n".join(lines).decode()
-    return replace(group, statements=tuple(ast.parse(code).body), code=code), stands_for
+    return replace(group, statements=tuple(ast.parse(code).body), code=code)
 
 
 def _is_value(part: ast.Attribute, parents: dict[ast.AST, ast.AST], held: Container[str]) -> bool:

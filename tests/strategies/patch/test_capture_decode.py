@@ -1,4 +1,4 @@
-"""The loop of a program that decodes gets a captured step, and decodes what it decoded before."""
+"""The loop of a program that decodes or acts gets a captured step, and does what it did before."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from graphdoctor.strategies.patch.edits.capture_decode import CaptureDecode
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.source import changed_sources
 from graphdoctor.values.locations import Location
+from graphdoctor.values.program import CalledModule
 from tests.strategies.patch.test_changed_programs import patched, tried_in
 from tests.support.reports import SAFE, step_of
 
@@ -133,27 +134,24 @@ for step in range(14):
 REFUSED = {
     "the loop's counter `step`": LOOP.format("token = model(token, step).argmax(-1)  # call"),
     "nothing of one call to the next": LOOP.format("logits = model(token, token)  # call"),
-    "more than to bind its result": LOOP.format("token = model(token, token).cpu()  # call"),
-    "trains, too": """\
-class Agent(nn.Module):
-    def act(self, seen):
-        return model(seen, seen).argmax(-1, keepdim=True)  # call
-
-
-agent, seen = Agent(), torch.ones(1, 1, dtype=torch.long)
+    "more than to bind its result": LOOP.format("print(model(token, token))  # call"),
+    "gradient may be taken of `scores`": """\
+seen = torch.ones(1, 1, dtype=torch.long, device="cuda")
 for _ in range(8):
-    seen = agent.act(seen)
-    model(seen, seen).sum().backward()
+    scores = model(seen, seen)  # call
+    seen = torch.argmax(scores, -1, keepdim=True)
+    seen = seen.cpu()
+    scores.sum().backward()
 """,
     "no loop of its file": "def answer(token):\n    return model(token, token)  # call\n",
 }
 
 
-def _changed(file: Path, source: str) -> str:
-    return changed_sources(_proposal(file, source).changes)[str(file)][1]
+def _changed(file: Path, source: str, *, trains: bool = False) -> str:
+    return changed_sources(_proposal(file, source, trains=trains).changes)[str(file)][1]
 
 
-def _proposal(file: Path, source: str) -> Proposal:
+def _proposal(file: Path, source: str, *, trains: bool = False) -> Proposal:
     file.write_text(source, encoding="utf-8")
     line = next(n for n, text in enumerate(source.split("\n"), 1) if text.endswith("  # call"))
     functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
@@ -163,6 +161,7 @@ def _proposal(file: Path, source: str) -> Proposal:
         location=Location(str(file), line, around[-1] if around else "<module>"),
         last_line=line,
         mode="inference",
+        modules=(CalledModule("Model", "model", trains=trains),),
     )
     return CaptureDecode().propose(step)
 
@@ -189,7 +188,66 @@ def test_the_program_decodes_the_same_through_the_step(name: str, tmp_path: Path
 def test_a_call_that_no_loop_gets_on_by_is_left_alone(words: str, tmp_path: Path) -> None:
     file = tmp_path / f"{len(words)}.py"
     with pytest.raises(NoProposal, match=words):
-        _changed(file, HEAD + REFUSED[words])
+        _changed(file, HEAD + REFUSED[words], trains="gradient" in words)
+
+
+AGENT = """\
+import numpy as np
+
+
+class Agent(nn.Sequential):
+    def get_action(self, seen):
+        logits = self(seen)  # call
+        return logits.argmax(-1), logits
+
+
+agent, device = Agent(nn.Embedding(16, 8), nn.Linear(8, 16)).to("cuda"), torch.device("cuda")
+optimizer = torch.optim.SGD(agent.parameters(), lr=0.1)
+seen = np.array([3])
+for _ in range(12):
+    action, _ = agent.get_action(torch.tensor(seen).to(device))
+    action = action.detach().cpu().numpy()
+    seen = (seen + action) % 16
+    logits = agent.get_action(torch.tensor([4]).to(device))[1]
+    loss = logits.square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(action, seen, f"{loss.item():.3f}")
+"""
+ACT = """\
+@graphdoctor.capture
+@torch.no_grad()
+def act(seen):
+    action, _ = agent.get_action(seen)
+    return action
+"""
+
+
+def test_a_network_that_acts_is_called_without_gradients(tmp_path: Path) -> None:
+    """What the host makes of what it has seen is an argument, and the method that also trains is no step."""
+    file = tmp_path / "acts.py"
+    changed = _changed(file, HEAD + AGENT, trains=True)
+    assert ACT in changed
+    call = "    action = act(torch.tensor(seen).to(device))\n    action = action.detach()"
+    assert call in changed
+    eager = changed.replace("import graphdoctor\n", "\n").replace("@graphdoctor.capture\n", "")
+    assert _printed(eager) == _printed(HEAD + AGENT)
+
+
+def test_the_gpu_computes_the_action_that_the_host_reads(tmp_path: Path) -> None:
+    source = """\
+for _ in range(8):
+    scores = model(seen, place)  # call
+    scores += torch.normal(0.0, scale)
+    seen = [int(torch.argmax(scores, dim=1).cpu().numpy()[0])]
+"""
+    changed = _changed(tmp_path / "read.py", source)
+    assert (
+        "    scores += torch.normal(0.0, scale)\n    seen = torch.argmax(scores, dim=1)\n"
+        in changed
+    )
+    assert changed.endswith("decode_step(seen)\n    seen = [int(seen.cpu().numpy()[0])]\n")
 
 
 def test_a_cache_for_each_prompt_is_named(tmp_path: Path) -> None:

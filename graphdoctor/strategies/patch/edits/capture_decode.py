@@ -1,4 +1,4 @@
-"""The call of a model in a loop that decodes -> a captured step, from the model's call to the next token.
+"""The call of a model in a loop that decodes or acts -> a captured step, up to the next token or action.
 
 Either the function that makes the call gets a decorator, or the statements of the loop become a function.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from graphdoctor.strategies.patch.edits.capture_model import gain_of_modules
@@ -15,17 +15,30 @@ from graphdoctor.strategies.patch.edits.capture_step import CAPTURE, Extraction,
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.edits.unchecked_distributions import unchecked_at
 from graphdoctor.strategies.patch.source import At, Change, Decorator, Import, source_of
-from graphdoctor.strategies.patch.step_parts import as_one_group, called, last_name, leaves
+from graphdoctor.strategies.patch.step_parts import (
+    Parts,
+    as_one_group,
+    called,
+    last_name,
+    leaves,
+    read_on_host,
+)
 from graphdoctor.target.program.names import Names
 from graphdoctor.target.program.statements import Span, find_span
 from graphdoctor.values.locations import is_library
 from graphdoctor.values.program import Exactness, ProgramStep
 
-_NAMES = ("decode_step", "next_token_step", "captured_step")
+_DECODES = ("decode_step", "next_token_step", "captured_step")
+_ACTS = ("act", "policy_step", "captured_step")
 _LOOPS = (ast.For, ast.While)
 _JOINS = frozenset({"cat", "concat", "concatenate", "hstack", "append"})  # what gets longer
 _ON_HOST = frozenset({"item", "tolist", "cpu", "numpy", "print", "decode", "append", "write"})
 _MODES = frozenset({"no_grad", "inference_mode"})
+_WITHOUT_GRADIENTS = replace(CAPTURE, decorator=f"{CAPTURE.decorator}\n@torch.no_grad()")
+# Of a tensor with gradients, these are values without any.
+_VALUES = frozenset(
+    {"detach", "data", "argmax", "item", "tolist", "numpy", "shape", "size", "dim", "dtype"}
+)
 
 
 class CaptureDecode:
@@ -46,28 +59,43 @@ class CaptureDecode:
             raise NoProposal("the call of its model is not safe to capture")
         text, advice = source_of(file), ""
         span = _span_of_call(text, step)
+        function, trains = None, any(module.trains for module in step.modules)
         if span.loop is None:
-            function = _function(span, text)
+            function, calling = _function(span, text)
+            if calling is not None:
+                span, function = _span_at(text, file, calling), None
+                trains = trains or not _is_without_gradients(span)
+        if function is not None:
             at = At(file, function.lineno, function.col_offset)
             changes: tuple[Change, ...] = (
                 Import(file, CAPTURE.imports),
                 Decorator(at, CAPTURE.decorator),
             )
             name, last_line, code = function.name, function.end_lineno or 0, [*function.body]
+            acts = False
         else:
+            acts = _trains(span.loop)
             span = _to_the_token(span)
             code = [*span.block[span.first : span.last + 1]]
+            parts = as_one_group(code, text)
+            wrapper = CAPTURE
+            if trains:
+                if name := _differentiated(span, parts):
+                    raise NoProposal(f"a gradient may be taken of `{name}` later")
+                wrapper = _WITHOUT_GRADIENTS
             extraction = Extraction(
                 file,
                 text,
                 span,
-                as_one_group(code, text),
+                parts,
                 frozenset(),
                 frozenset(module.expression for module in step.modules),
-                CAPTURE,
-                stems=_NAMES,
+                wrapper,
+                stems=_ACTS if acts else _DECODES,
             )
             changes, (name,), last_line = extraction.changes(), extraction.names, span.last_line
+            if wrapper is _WITHOUT_GRADIENTS:
+                changes = (Import(file, "import torch"), *changes)
             if caches := Names(code).early & {*_new_caches(span)}:
                 advice = f"; make `{min(caches)}` once and reset it, since each cache gets a graph"
         reached = {name for statement in code for name in called(statement)}
@@ -78,11 +106,12 @@ class CaptureDecode:
         }
         changes = (*changes, *unchecked_at(file, places))
         estimate = step.report.estimate
+        what = "computes the next action" if acts else "gets from one token to the next"
         return Proposal(
             self.name,
             self.exactness,
             changes,
-            f"`{name}()` gets from one token to the next, replayed as a graph after the first calls"
+            f"`{name}()` {what}, replayed as a graph after the first calls"
             f"{gain_of_modules(step.report)}{advice}",
             frozenset((m.file, m.expression) for m in step.modules if m.expression),
             covers=(file, range(span.first_line, last_line + 1)),
@@ -92,34 +121,77 @@ class CaptureDecode:
 
 def _span_of_call(text: str, step: ProgramStep) -> Span:
     """The statement that calls the model, as the file has it now."""
-    file, line = step.location.file, step.location.line
+    return _span_at(text, step.location.file, step.location.line, step.location.function)
+
+
+def _span_at(text: str, file: str, line: int, function: str = "") -> Span:
+    """The statement on a line of the innermost function, or of the one that is named."""
+    found = None
     for code in codes_in(compile(text, file, "exec")):
-        if code.co_name != step.location.function or code.co_firstlineno > line:
+        if function not in ("", code.co_name) or code.co_firstlineno > line:
             continue
-        if (span := find_span(code, (line,), last_line=line)) is not None:
-            return span
-    raise NoProposal("its statement was not found in the file")
+        span = find_span(code, (line,), last_line=line)
+        found = span if span is not None else found
+        if span is not None and function:
+            break
+    if found is None:
+        raise NoProposal("its statement was not found in the file")
+    return found
+
+
+def _trains(loop: ast.AST | None) -> bool:
+    return loop is not None and "backward" in called(loop)
 
 
 def _to_the_token(span: Span) -> Span:
     """With the statements below that compute with what the call gives. Raises NoProposal."""
     assert span.loop is not None
-    if not _computes(span.block[span.first]):
+    statement = span.block[span.first]
+    if not _computes(statement) and read_on_host(statement) is None:
         raise NoProposal("the statement that calls the model does more than to bind its result")
-    made, last = Names([span.block[span.first]]).stored, span.first
-    for index in range(span.first + 1, len(span.block)):
-        statement = span.block[index]
+    counters = {*_counters(span.around)}
+    if counted := Names([statement]).early & counters:
+        raise NoProposal(f"it reads the loop's counter `{min(counted)}`: count in a GPU tensor")
+    made, last = Names([statement]).stored, span.first
+    on_gpu = _computes(statement)
+    while on_gpu and last + 1 < len(span.block):
+        statement = span.block[last + 1]
         names = Names([statement])
-        if not names.early & made or not _computes(statement) or _grows(statement):
+        if not names.early & made or names.early & counters or _grows(statement):
             break
-        made, last = made | names.stored, index
+        on_gpu = _computes(statement, made)
+        if not on_gpu and read_on_host(statement) is None:
+            break
+        made, last = made | names.stored, last + 1
     taken = span.block[span.first : last + 1]
-    reads = Names(taken).early
-    if counters := reads & {*_counters(span.around)}:
-        raise NoProposal(f"it reads the loop's counter `{min(counters)}`: count in a GPU tensor")
-    if not reads & _made_from(Names(taken).stored, span.loop):
+    if not Names(taken).early & _made_from(Names(taken).stored, span.loop):
         raise NoProposal("its loop gives nothing of one call to the next one")
     return replace(span, last=last, last_line=taken[-1].end_lineno or taken[-1].lineno)
+
+
+def _is_without_gradients(span: Span) -> bool:
+    """Whether the code around says so."""
+    decorators = getattr(span.owner, "decorator_list", [])
+    around = [each for each in span.around if isinstance(each, ast.With)]
+    headers = [*decorators, *(item.context_expr for each in around for item in each.items)]
+    return any(called(each) & _MODES for each in headers)
+
+
+def _differentiated(span: Span, parts: Parts) -> str:
+    """What the captured statements give of which a gradient might be taken later; "" for nothing."""
+    (group,) = parts.groups
+    made = group.names.stored - Names(parts.shown).stored
+    inside = {id(n) for s in group.origin for n in ast.walk(s)}
+    parents = {child: node for node in ast.walk(span.owner) for child in ast.iter_child_nodes(node)}
+    for node in parents:
+        if not isinstance(node, ast.Name) or node.id not in made or id(node) in inside:
+            continue
+        around = parents[node]
+        is_value = isinstance(around, ast.Attribute) and around.attr in _VALUES
+        is_argument = isinstance(around, ast.Call) and last_name(around.func) in _VALUES
+        if isinstance(node.ctx, ast.Load) and not is_value and not is_argument:
+            return node.id
+    return ""
 
 
 def _made_from(names: set[str], loop: ast.stmt) -> set[str]:
@@ -133,12 +205,17 @@ def _made_from(names: set[str], loop: ast.stmt) -> set[str]:
     return made
 
 
-def _computes(statement: ast.stmt) -> bool:
-    """Whether it only binds variables to what the GPU may compute, be it in branches."""
+def _computes(statement: ast.stmt, made: Container[str] = ()) -> bool:
+    """Whether it only binds variables to what the GPU may compute, be it in branches.
+
+    In place it changes nothing but what was `made` just before.
+    """
     if leaves([statement]) or called(statement) & _ON_HOST:
         return False
     if isinstance(statement, ast.If):
-        return all(map(_computes, (*statement.body, *statement.orelse)))
+        return all(_computes(each, made) for each in (*statement.body, *statement.orelse))
+    if isinstance(statement, ast.AugAssign):
+        return isinstance(statement.target, ast.Name) and statement.target.id in made
     if isinstance(statement, ast.Assign):
         return all(isinstance(n, (ast.Name, ast.Tuple, ast.Subscript)) for n in statement.targets)
     return isinstance(statement, ast.AnnAssign)
@@ -170,8 +247,12 @@ def _new_caches(span: Span) -> Iterator[str]:
                 yield from Names([node]).stored
 
 
-def _function(span: Span, text: str) -> ast.FunctionDef:
-    """The function that makes the call, where a loop of the file calls it to get on. Raises NoProposal."""
+def _function(span: Span, text: str) -> tuple[ast.FunctionDef, int | None]:
+    """The function that makes the call, where a loop of the file calls it to get on, and from which line.
+
+    Without a line, it can be captured as it is. In a loop that trains, it is called for training, too.
+    Raises NoProposal.
+    """
     owner = span.owner
     if not isinstance(owner, ast.FunctionDef) or "<locals>" in span.code.co_qualname:
         raise NoProposal("no loop of its file makes the call")
@@ -180,20 +261,22 @@ def _function(span: Span, text: str) -> ast.FunctionDef:
         last_name(each.func if isinstance(each, ast.Call) else each)
         for each in owner.decorator_list
     }
-    if (is_method and decorators) or not decorators <= _MODES:
-        raise NoProposal(f"`{owner.name}()` has other decorators")
-    if called(owner) & _ON_HOST or Names(owner.body).suspends:
-        raise NoProposal(f"`{owner.name}()` reads or shows values on the host")
-    for loop in (n for n in ast.walk(ast.parse(text)) if isinstance(n, _LOOPS)):
+    loops = [n for n in ast.walk(ast.parse(text)) if isinstance(n, _LOOPS)]
+    for loop in loops:
         statements = (n for n in ast.walk(loop) if isinstance(n, ast.Assign))
         for statement in (s for s in statements if owner.name in called(s)):
             given = Names([ast.Expr(statement.value)]).loaded
-            if "backward" in called(loop):
-                raise NoProposal(f"the loop that calls `{owner.name}()` trains, too")
+            if not given & _made_from(Names([statement]).stored, loop):
+                continue
+            if _trains(loop):
+                return owner, statement.lineno
+            if (is_method and decorators) or not decorators <= _MODES:
+                raise NoProposal(f"`{owner.name}()` has other decorators")
+            if called(owner) & _ON_HOST or Names(owner.body).suspends:
+                raise NoProposal(f"`{owner.name}()` reads or shows values on the host")
             if counters := given & {*_counters([loop])}:
                 raise NoProposal(
                     f"it is given the loop's counter `{min(counters)}`: count in a GPU tensor"
                 )
-            if given & _made_from(Names([statement]).stored, loop):
-                return owner
+            return owner, None
     raise NoProposal(f"no loop of its file gives what `{owner.name}()` returns to its next call")

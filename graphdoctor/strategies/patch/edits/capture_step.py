@@ -27,6 +27,7 @@ from graphdoctor.strategies.patch.step_parts import (
     leaves,
     parts_of,
     with_attributes_apart,
+    with_inputs_apart,
 )
 from graphdoctor.target.program.names import Names, names_outside
 from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
@@ -193,9 +194,11 @@ class Extraction:
         given_names: dict[str, None] = {}
         for number, (group, name) in enumerate(zip(self.parts.groups, self.names, strict=True)):
             read = self._arguments(group)
+            group, brought = with_inputs_apart(group, read - self._kept(group))
             group, stands_for = with_attributes_apart(group, read & self._kept(group), held)
             own = {*stands_for}
-            arguments = _in_order(group, read & group.names.early | own & group.names.early)
+            stands_for |= brought
+            arguments = _in_order(group, (read | {*stands_for}) & group.names.early)
             live = self._live(number) - self.parts.bound - own
             returned = _in_order(group, group.names.stored & (live | own))
             unsure = _in_order(group, {*returned} - group.names.sure - {*arguments})
@@ -213,7 +216,7 @@ class Extraction:
             frozen = self.host_values.difference(returned)
             given = [
                 f'torch.as_tensor({each}, device="cuda")'
-                if each in frozen
+                if each in frozen and each not in stands_for
                 else stands_for.get(each, each)
                 for each in arguments
             ]
@@ -296,7 +299,7 @@ class Extraction:
         body = "".join(f"{each} = None\n" for each in unbound) + group.code
         body += f"return {', '.join(returned)}\n" if returned else ""
         head = f"@{self.wrapper.decorator}\ndef {name}({', '.join(arguments)}):\n"
-        if len(head.split("\n")[1]) > self._widest:
+        if len(head.split("\n")[-2]) > self._widest:
             inner = textwrap.fill(", ".join(arguments), self._widest - len(self._indent))
             head = f"@{self.wrapper.decorator}\ndef {name}(\n{textwrap.indent(inner, self._indent)}\n):\n"
         return head + textwrap.indent(body, self._indent)
