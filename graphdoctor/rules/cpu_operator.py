@@ -57,11 +57,13 @@ class CpuOperator(RecordingRule):
                 continue  # a GPU refuses the operator in eager already
             if (steering.iteration, op.index) not in seen:
                 seen.add((steering.iteration, op.index))
-                fix = for_cpu_value(steering.at, effects.get(steering.at.location))
+                fix = for_cpu_value(steering.at, effects.get(steering.at.location)) or _kept_on_gpu(
+                    steering.origin.name
+                )
                 edits = () if fix else with_device(op.location, op.base_name)
                 yield at_op(steering.iteration, op, _message(steering), fix=fix, edits=edits)
         for write in frozen_writes(recording):
-            fix = OUTSIDE if write.op.phase == "optimizer" else ""
+            fix = OUTSIDE if write.op.phase == "optimizer" else _kept_on_gpu(write.state.name)
             yield at_op(write.iteration, write.op, _write_message(write), fix=fix)
 
     @staticmethod
@@ -97,6 +99,12 @@ def _message(steering: Steering) -> str:
         else f"{operator_words(at)} on the GPU takes the result as a scalar{where}"
     )
     return f"{operator_words(op)} {verb} on the CPU, which a replay does not repeat. {ends}."
+
+
+def _kept_on_gpu(state: str) -> str:
+    if not state:
+        return ""
+    return f'Create {state} on the GPU, with `device="cuda"` or as a buffer that moves with the module.'
 
 
 def _write_message(write: FrozenWrite) -> str:

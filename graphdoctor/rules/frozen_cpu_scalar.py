@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.operators import host_learns
 from graphdoctor.rules.causes.cpu_data import Steering, steering_values
+from graphdoctor.rules.causes.numbers import POSITIONS, for_position
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
@@ -36,7 +37,7 @@ class FrozenCpuScalar(RecordingRule):
             if steering.use.shape and steering.at.fallback is not None:
                 continue  # a GPU refuses the operator in eager already
             if changes and host_learns(steering.at) != "value" and steering.at.phase != "optimizer":
-                yield at_op(steering.iteration, steering.at, _message(steering))
+                yield at_op(steering.iteration, steering.at, _message(steering), fix=_fix(steering))
 
     @staticmethod
     def bad() -> object:
@@ -61,6 +62,14 @@ class FrozenCpuScalar(RecordingRule):
             return x / temperature
 
         return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _fix(steering: Steering) -> str:
+    """For an element that is taken by a changing position, or a tensor of the caller."""
+    origin = steering.origin
+    if origin.op is not None and origin.op.base_name in POSITIONS:
+        return f"Keep the indexed tensor on the GPU. {for_position(origin.op)}"
+    return f"Pass {origin.name} on the GPU." if origin.kind == "input" and origin.name else ""
 
 
 def _message(steering: Steering) -> str:

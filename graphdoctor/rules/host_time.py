@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.rules.causes.copies import transfers
 from graphdoctor.rules.causes.differences import differences
 from graphdoctor.rules.causes.sources import host_hits, host_value_hits, source_place, sources_of
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule
 from graphdoctor.values.host_events import ClockRead, DiffersByClock
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Recording
 
 
@@ -26,7 +28,7 @@ class HostTime(RecordingRule):
     id = "GD208"
     name = "host-time"
     effect = "replay-is-wrong"
-    explains = ("GD201", "GD202", "GD203")
+    explains = ("GD105", "GD201", "GD202", "GD203")
     evidence = MEASURED
     fix = "Read the clock outside the step, and pass the value as an input tensor."
 
@@ -43,11 +45,13 @@ class HostTime(RecordingRule):
             for found in differences(recording)
             if found.source is not None and found.source.kind is ClockRead
         }
-        if _returns_other_values(recording):
+        clocks = [source for source in sources_of(recording) if source.kind is ClockRead]
+        if clocks and _returns_other_values(recording):
+            reaching |= {source.flow.origin for source in clocks if source.flow.escapes}
+        if clocks:
+            built = _built_from_python_data(recording)
             reaching |= {
-                source.flow.origin
-                for source in sources_of(recording)
-                if source.kind is ClockRead and source.flow.escapes
+                source.flow.origin for source in clocks if any(map(source.flow.feeds, built))
             }
         for hit in host_value_hits(
             recording,
@@ -82,6 +86,16 @@ class HostTime(RecordingRule):
 
         now = torch.full((), time.perf_counter(), device="cuda")
         return step, (torch.randn(8, 16, device="cuda"), now)
+
+
+def _built_from_python_data(recording: Recording) -> list[tuple[Location, ...]]:
+    """Where the step copies Python data to the GPU, with the frames outwards."""
+    return [
+        (transfer.op.location, *transfer.op.stack)
+        for iteration in recording.captured[:1]
+        for transfer, is_python_data in transfers(iteration.ops, on_gpu=recording.device == "cuda")
+        if is_python_data and transfer.op.location is not None
+    ]
 
 
 def _returns_other_values(recording: Recording) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import structs
+
+from graphdoctor.rules.causes.differences import differences
 from graphdoctor.rules.causes.sources import host_hits
 from graphdoctor.rules.rule import Hit, RecordingRule
 from graphdoctor.values.host_events import ItemTaken
@@ -25,21 +28,26 @@ class IteratorAdvanced(RecordingRule):
     id = "GD218"
     name = "iterator-advanced"
     effect = "replay-is-wrong"
-    explains = ("GD203",)
+    explains = ("GD201", "GD202", "GD203", "GD205", "GD217")
     evidence = (
         "documentation: CUDA C++ Programming Guide, CUDA Graphs: a graph launch runs no host code"
     )
     fix = "Take the element outside the step, and pass it to the step as an argument."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
-        return host_hits(
-            recording,
-            ItemTaken,
-            lambda event: (
-                f"Each step takes the next element of {event.name}. A replay takes no element, and reads the"
-                " memory of the captured one."
-            ),
-        )
+        hits = list(host_hits(recording, ItemTaken, _message))
+        yield from hits
+        # What reads the element stays out of regions too.
+        by_place = {(hit.iteration, hit.location): hit for hit in hits}
+        for found in differences(recording):
+            taken = found.source
+            if taken is None or taken.kind is not ItemTaken:
+                continue
+            sides = ((found.first, found.difference.before), (found.second, found.difference.after))
+            for index, op in sides:
+                hit = by_place.get((index, taken.flow.origin))
+                if op is not None and hit is not None:
+                    yield structs.replace(hit, op_index=op.index, between=False, follows=True)
 
     @staticmethod
     def bad() -> object:
@@ -63,3 +71,10 @@ class IteratorAdvanced(RecordingRule):
             return x * scale
 
         return step, (torch.randn(8, 16, device="cuda"), torch.full((), 1.0, device="cuda"))
+
+
+def _message(event: ItemTaken) -> str:
+    return (
+        f"Each step takes the next element of {event.name}. A replay takes no element, and reads the"
+        " memory of the captured one."
+    )

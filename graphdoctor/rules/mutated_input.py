@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.rules.causes.source import changed_name
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.locations import is_library
 from graphdoctor.values.recording import Op, Recording
 
 
@@ -44,7 +46,7 @@ class MutatedInput(RecordingRule):
             for op in iteration.ops:
                 written = next((names[storage] for storage in op.writes if storage in names), None)
                 if written is not None:
-                    yield at_op(iteration.index, op, _message(op, written))
+                    yield at_op(iteration.index, op, _message(op, written), fix=_fix(op))
 
     @staticmethod
     def bad() -> object:
@@ -71,4 +73,19 @@ def _message(op: Op, name: str) -> str:
     return (
         f"{operator_words(op)} writes into {name}: a replay changes the static input buffer, not the "
         "caller's tensor."
+    )
+
+
+def _fix(op: Op) -> str:
+    """A setting of torch's module, or a copy of the tensor that the line names."""
+    place = op.location
+    if place is None or is_library(place.file):
+        is_setting = op.module and op.base_name.endswith("_")
+        return f"Construct the module `{op.module}` with `inplace=False`." if is_setting else ""
+    name = changed_name(place, op.base_name)
+    if not name:
+        return ""
+    return (
+        f"Change a copy: write `{name} = {name}.clone()` before this line. If the caller needs the change, return"
+        f" `{name}` and copy it back outside the step."
     )

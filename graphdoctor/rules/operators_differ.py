@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.rules.causes.advice import for_state_branch
+from graphdoctor.rules.causes.branch_points import branch_at
 from graphdoctor.rules.causes.cpu_data import unexplained
 from graphdoctor.rules.causes.differences import Found
 from graphdoctor.rules.causes.words import operator_words, place_words
@@ -78,8 +80,9 @@ def _hits(found: Found) -> Iterator[Hit]:
     for index, op in ((found.first, difference.before), (found.second, difference.after)):
         if op is None:
             continue
-        hit = at_op(index, op, _message(found))
         branch = difference.branch
+        at = branch or (branch_at(op.location) if op.location is not None else None)
+        hit = at_op(index, op, _message(found), fix=for_state_branch(at) if at is not None else "")
         if branch is not None:
             place = Location(branch.file, branch.line, _function(branch.file, hit))
             hit = Hit(
@@ -91,6 +94,7 @@ def _hits(found: Found) -> Iterator[Hit]:
                 op.module,
                 op.phase,
                 op.name,
+                fix=hit.fix,
             )
         yield hit
 

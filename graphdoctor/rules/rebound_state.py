@@ -14,7 +14,7 @@ from graphdoctor.rules.causes.sources import host_hits
 from graphdoctor.rules.causes.words import operator_words, place_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.figures import shortened
-from graphdoctor.values.host_events import ReplacedBetweenSteps
+from graphdoctor.values.host_events import ItemTaken, ReplacedBetweenSteps
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op, Recording
 
@@ -36,13 +36,14 @@ class ReboundState(RecordingRule):
     id = "GD205"
     name = "rebound-state"
     effect = "replay-is-wrong"
-    explains = ("GD202",)
+    explains = ("GD202", "GD217")
     evidence = MEASURED
     fix = "Update the tensor in place: buffer.copy_(new), or mul_ and add_ on the buffer."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for found in differences(recording):
-            if found.difference.kind == "rebound":
+            taken = found.source is not None and found.source.kind is ItemTaken  # GD218 reports it
+            if found.difference.kind == "rebound" and not taken:
                 yield _hit(found, recording)
         yield from host_hits(
             recording,
@@ -102,7 +103,9 @@ def _hit(found: Found, recording: Recording) -> Hit:
             edits=bound.edits,
         )
     if maker is None or maker.location is None:
-        return hit
+        external = difference.external
+        is_element = external is not None and external.name.endswith("]")
+        return structs.replace(hit, fix=_ELEMENT) if is_element else hit
     return structs.replace(
         hit,
         location=maker.location,
@@ -146,6 +149,9 @@ def _fix_of_data(place: Location) -> str:
     )
 
 
+_ELEMENT = (
+    "Take the element of the container outside the step, and pass it to the step as an argument."
+)
 _ZERO = (
     "Zero these gradients before this backward pass. Or keep their memory with "
     "zero_grad(set_to_none=False)."

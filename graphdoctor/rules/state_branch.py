@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.causes.sources import host_hits
+from graphdoctor.rules.causes.advice import for_state_branch, for_state_number
+from graphdoctor.rules.causes.branch_points import branch_at
+from graphdoctor.rules.causes.sources import host_hits, sources_of
 from graphdoctor.rules.rule import Hit, RecordingRule
-from graphdoctor.values.host_events import DiffersByState
+from graphdoctor.values.host_events import DiffersByState, ItemTaken
 from graphdoctor.values.recording import Recording
 
 
@@ -37,14 +39,20 @@ class StateBranch(RecordingRule):
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
-        return host_hits(
+        # GD218 reports the elements that the step takes.
+        taken = [one.flow for one in sources_of(recording) if one.kind is ItemTaken]
+        hits = host_hits(
             recording,
             DiffersByState,
             lambda event: (
                 f"{event.difference}, because the step changes {event.name}."
                 " A replay always takes the captured branch."
             ),
+            _fix,
         )
+        for hit in hits:
+            if hit.location is None or not any(flow.feeds((hit.location,)) for flow in taken):
+                yield hit
 
     @staticmethod
     def bad() -> object:
@@ -80,3 +88,12 @@ class StateBranch(RecordingRule):
                 return torch.where(self.calls > 100, y, 0.5 * y)
 
         return Warmed(), (torch.randn(8, 16, device="cuda"),)
+
+
+def _fix(event: DiffersByState) -> str:
+    if event.location is None:
+        return ""
+    branch = branch_at(event.location)
+    return (
+        for_state_branch(branch, event.name) if branch is not None else for_state_number(event.name)
+    )

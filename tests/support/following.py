@@ -41,13 +41,19 @@ def _difference(variant: Variant) -> str:
 
 
 def _results(example: Example) -> list[list[torch.Tensor]]:
-    """The tensors that each step returns; all steps get the inputs of the first."""
+    """The tensors that each step returns; all steps get copies of the first one's inputs."""
     torch.manual_seed(0)
     with EmulatedDevice() as device:
         target = place(from_object(example), device)
         try:
             inputs = target.fresh_inputs()
-            return [_tensors(target.step(*inputs.args, **inputs.kwargs)) for _ in range(_STEPS)]
+            results = []
+            for _ in range(_STEPS):
+                args, kwargs = torch.utils._pytree.tree_map_only(
+                    torch.Tensor, torch.clone, (inputs.args, inputs.kwargs)
+                )
+                results.append(_tensors(target.step(*args, **kwargs)))
+            return results
         finally:
             target.close()
 

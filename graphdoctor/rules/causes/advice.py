@@ -354,9 +354,61 @@ def for_branch(branch: Branch) -> str:
             "Check on the GPU with torch._assert_async(condition), which takes the condition that must "
             "hold. Or check before the step, or after the replay."
         )
+    return _LOOP if branch.kind in ("while", "for") else ""
+
+
+_LOOP = (
+    "Run a fixed number of iterations and select each update with torch.where. Or capture one "
+    "iteration and keep the loop in Python."
+)
+
+
+def for_state_branch(branch: Branch, state: str = "") -> str:
+    """In the place of a branch on Python state that changes, by what its sides do. `state` names it, if known."""
     if branch.kind in ("while", "for"):
+        return _LOOP
+    statement = statement_at(branch.file, branch.line)
+    if isinstance(statement, ast.If) and any(map(_acts, statement.body)):
         return (
-            "Run a fixed number of iterations and select each update with torch.where. Or capture one "
-            "iteration and keep the loop in Python."
+            f"Move `{branch.text}` with its body after the step: between replays it runs in eager. Or make one step "
+            "of as many calls as the branch counts, without the branch."
         )
-    return ""
+    nodes = ast.walk(statement) if statement is not None else ()
+    found = next((node.test for node in nodes if isinstance(node, (ast.If, ast.IfExp))), None)
+    test = ast.unparse(found) if found is not None and _is_elementwise(found) else ""
+    test = test if test and len(test) < _LONGEST_TEST else "condition"
+    return (
+        f"Select on the GPU: `torch.where({test}, a, b)` for a value, `x.copy_(torch.where({test}, new, x))` for a "
+        f"tensor that one side changes. Keep {state or 'the state of the condition'} in a GPU tensor that the step "
+        "updates in place. Or move the branch outside the step, and capture one graph per branch."
+    )
+
+
+_LONGEST_TEST = 40
+_ACTING = frozenset({"step", "backward", "load_state_dict", "zero_grad"})
+
+
+def _acts(statement: ast.stmt) -> bool:
+    """Whether it calls what torch.where cannot select, such as `optimizer.step()`."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    func = call.func if isinstance(call, ast.Call) else None
+    return isinstance(func, ast.Attribute) and func.attr in _ACTING
+
+
+def _is_elementwise(test: ast.expr) -> bool:
+    """Whether the expression is the same of GPU tensors as of Python numbers."""
+    return not any(
+        isinstance(
+            part, (ast.Not, ast.BoolOp, ast.Call, ast.IfExp, ast.Is, ast.IsNot, ast.In, ast.NotIn)
+        )
+        or (isinstance(part, ast.Compare) and len(part.ops) > 1)
+        for part in ast.walk(test)
+    )
+
+
+def for_state_number(state: str) -> str:
+    """In the place of Python numbers that depend on state which changes."""
+    return (
+        f"Keep {state} in a GPU tensor that the step updates in place, and compute from it what this line reads: "
+        "`torch.where(condition, a, b)` instead of `a if condition else b`, `torch.clamp` instead of `min` and `max`."
+    )

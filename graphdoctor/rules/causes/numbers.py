@@ -61,7 +61,7 @@ _NORMS = frozenset(
 )
 _KEPT = "Update it in place inside the step, or fill_ it before each replay."
 _ATTENTION = "Multiply the query by the number, a 0-d GPU tensor, and pass scale=1.0: `scale` takes a Python number."
-_POSITIONS = frozenset({"select", "slice"})
+POSITIONS = frozenset({"select", "slice"})
 _FOREACH_ALPHA = (
     "Multiply first: `torch._foreach_add_(xs, torch._foreach_mul(ys, scale))`, with `scale` a 0-d GPU tensor. "
     "`alpha` takes a Python number."
@@ -84,7 +84,7 @@ def for_number(difference: Difference, *, kept: str = "") -> str:
     op, kept = difference.op, kept or _KEPT
     name = op.base_name.rstrip("_")
     names = {change.argument.strip("`") for change in difference.changes}
-    if name in _POSITIONS:
+    if name in POSITIONS:
         return for_position(op, kept=kept)
     statement = statement_at(op.location.file, op.location.line) if op.location else None
     text = ast.unparse(statement) if statement is not None else ""

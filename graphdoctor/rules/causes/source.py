@@ -232,6 +232,24 @@ def assigned_to(place: Location, attribute: str) -> ast.Assign | None:
     return None
 
 
+def changed_name(place: Location, method: str) -> str:
+    """The variable whose tensor a line changes: `x` of `x.mul_(2)`, `x[0] = 1`, `x += y`; "" if there is none."""
+    statement = statement_at(place.file, place.line)
+    for node in ast.walk(statement) if statement is not None else ():
+        target: ast.AST | None = None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            target = node.func.value if node.func.attr == method else None
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            target = node.value
+        elif isinstance(node, ast.AugAssign):
+            target = node.target
+        while isinstance(target, (ast.Subscript, ast.Call, ast.Attribute)):
+            target = target.func if isinstance(target, ast.Call) else target.value
+        if isinstance(target, ast.Name):
+            return target.id
+    return ""
+
+
 def stored_rate(place: Location) -> ast.Assign | ast.AugAssign | None:
     """A statement `group["lr"] = value` in the function or class around a line."""
     for statement in _statements_near(place):

@@ -10,13 +10,13 @@ from msgspec import Struct, structs
 from graphdoctor.rules.causes.flow import Flow
 from graphdoctor.rules.causes.reads import cpu_reads, flow_from, host_reads, tensor_lines
 from graphdoctor.rules.rule import Hit, at_event, once
-from graphdoctor.values.host_events import ClockRead, PythonEvent, RandomDraw
+from graphdoctor.values.host_events import ClockRead, ItemTaken, PythonEvent, RandomDraw
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration, Recording
 
 _Event = TypeVar("_Event", bound=PythonEvent)
 # A graph may freeze their value.
-_VALUE_EVENTS = (RandomDraw, ClockRead)
+_VALUE_EVENTS = (RandomDraw, ClockRead, ItemTaken)
 
 
 class Source(Struct, frozen=True):
@@ -28,7 +28,7 @@ class Source(Struct, frozen=True):
 
 @once
 def sources_of(recording: Recording) -> tuple[Source, ...]:
-    """Host reads, random draws, clock reads and reads of CPU tensors; each place once."""
+    """Host reads, random draws, clock reads, items taken and reads of CPU tensors; each place once."""
     by_place: dict[tuple[object, bool, Location | None], Source] = {}
     for read in host_reads(recording):
         key = ("device-read", bool(read.flow.branches), read.op.location)
@@ -43,7 +43,7 @@ def sources_of(recording: Recording) -> tuple[Source, ...]:
 
 
 def host_values(recording: Recording) -> tuple[PythonEvent, ...]:
-    """Random draws and clock reads, from the separate host run."""
+    """Random draws, clock reads and items taken, from the separate host run."""
     return tuple(event for event in recording.host if isinstance(event, _VALUE_EVENTS))
 
 
@@ -65,13 +65,17 @@ def host_value_hits(
 
 
 def host_hits(
-    recording: Recording, kind: type[_Event], message: Callable[[_Event], str]
+    recording: Recording,
+    kind: type[_Event],
+    message: Callable[[_Event], str],
+    fix: Callable[[_Event], str] = lambda event: "",
 ) -> Iterator[Hit]:
     """Hits in every captured iteration, for what the run that was watched on the host saw."""
     events = {(e.name, e.location): e for e in recording.host if isinstance(e, kind)}
     for iteration in recording.captured:
         for event in events.values():
-            yield at_event(iteration.index, _within(event, iteration), message(event))
+            hit = at_event(iteration.index, _within(event, iteration), message(event))
+            yield structs.replace(hit, fix=fix(event))
 
 
 def source_place(source: Source | None) -> Location | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from tests.rules.advice.branches import BRANCHES
 from tests.rules.advice.data import DATA
 from tests.rules.advice.draws import DRAWS
 from tests.rules.advice.lengths import LENGTHS
 from tests.rules.advice.numbers import NUMBERS
+from tests.rules.advice.outside import OUTSIDE
 from tests.rules.advice.rates import RATES
 from tests.rules.advice.state import STATE
 from tests.rules.advice.variant import Variant
@@ -13,7 +15,17 @@ from tests.rules.advice.waits import WAITS
 from tests.rules.test_advice import PAIRS
 from tests.rules.test_advice_in_foreign_code import PAIRS as FOREIGN_PAIRS
 
-TESTED: list[Variant] = [*DATA, *RATES, *DRAWS, *STATE, *LENGTHS, *NUMBERS, *WAITS]
+TESTED: list[Variant] = [
+    *DATA,
+    *RATES,
+    *DRAWS,
+    *STATE,
+    *LENGTHS,
+    *NUMBERS,
+    *WAITS,
+    *BRANCHES,
+    *OUTSIDE,
+]
 # Those of older tests return other outputs before and after.
 _PAIRS = [
     Variant(rule, says, before, says, after, same=False)
