@@ -33,6 +33,7 @@ ALIVE = """
 ## Hazards in today's releases
 
 `DEVICE` is `"cuda"` where there is a GPU; `benchmarks/truth/upstream.py` writes the rest of the file.
+With `--gpu` it captures each step on the GPU of the machine, without graphdoctor.
 """
 
 
@@ -46,6 +47,8 @@ def page(rows: list[Row]) -> str:
         parts += [REMAINING, "\n".join(table(columns, (_left(row, "after") for row in left)))]
     if alive:
         parts += [ALIVE, "\n".join(table(columns, (_left(row, "today") for row in alive)))]
+        if seen := [row for row in alive if "captured" in row]:
+            parts += ["", "\n".join(table(("step", "GPU", "real capture"), map(_captured, seen)))]
         parts += [f"\n```python\n{row['step'].strip()}\n```" for row in alive]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -58,6 +61,15 @@ def _row(row: Row) -> Iterator[str]:
     yield ", ".join(f"`{file}:{line}`" for file, line in found)
     yield f"{after['verdict']} ({after['version']})"
     yield row["reference"]
+
+
+def _captured(row: Row) -> Iterator[str]:
+    seen = row["captured"]
+    yield from (
+        row["name"],
+        f"{seen['gpu']}, torch {seen['torch'].partition('+')[0]}",
+        seen["capture"],
+    )
 
 
 def _left(row: Row, when: str) -> Iterator[str]:
