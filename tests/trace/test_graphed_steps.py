@@ -105,12 +105,15 @@ def test_a_trace_without_options_is_a_plain_profiler_s() -> None:
 def test_queued_work_that_starts_late_keeps_its_gap_in_a_graph_only_behind_another_stream(
     streams: int,
 ) -> None:
-    """On one stream it is the driver that hands launches over late, which happens once for a graph."""
+    """On one stream it is the driver that hands launches over late, which happens once for a graph.
+
+    The wait is autograd's, for a stream that has no work."""
     builder = TraceBuilder()
     for step in range(4):
         begin = 1000.0 + 1000 * step
         builder.step(step, begin, 200)
         calls = [builder.call("cudaLaunchKernel", begin + 10 * place, 4) for place in range(10)]
+        builder.call("cudaStreamWaitEvent", begin + 95, 1)
         for place, call in enumerate(calls):
             late = 300 if place >= 5 else 0
             builder.kernel(call, begin + 6 + 10 * place + late, 10, stream=7 + place % streams)
