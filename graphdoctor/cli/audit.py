@@ -29,13 +29,16 @@ class AuditCommand:
       graphdoctor audit serve.py -- --port 8000
       graphdoctor audit --device emulated --json audit.json train.py
       graphdoctor audit --report sarif=audit.sarif train.py
+      graphdoctor audit --verify every=100 serve.py
 
     Graphs of torch.cuda.graph, make_graphed_callables and torch.compile are
     checked. The page on stderr names each tensor that a replay uses at its
     captured address after it was freed, moved or rebound, each output that the
     program keeps while later replays overwrite it, and each number that the
-    program changes while replays use the captured one. The exit code is the
-    program's own; if that is 0 and anything was found, it is 1.
+    program changes while replays use the captured one. With --verify, replays are
+    compared with an eager run of their operators, and the first operator that
+    differs is named. The exit code is the program's own; if that is 0 and
+    anything was found, it is 1.
     """
 
     name = "audit"
@@ -48,6 +51,11 @@ class AuditCommand:
         add = parser.add_argument
         add("--device", choices=("auto", "cuda", "emulated"), default="auto",
             help="auto (the default): cuda if there is a GPU, else emulated")  # fmt: skip
+        eager = parser.add_mutually_exclusive_group()
+        eager.add_argument("--verify", type=_every, default=0, metavar="every=N",
+            help="compare each graph's first replay, and each Nth after it, with an eager run")  # fmt: skip
+        eager.add_argument("--debug-eager", action="store_true",
+            help="run the operators of each replay eagerly instead")  # fmt: skip
         add("--json", metavar="FILE", help="save the report there too")
         add_report_argument(parser, "AuditReport")
         add_color_argument(parser)
@@ -75,7 +83,7 @@ class AuditCommand:
             raise CannotDoItHere("--device cuda needs a GPU, and torch finds none here")
         is_emulated = args.device == "emulated" or not has_gpu
         with EmulatedDevice() if is_emulated else nullcontext():
-            report, text = audit_program(program)
+            report, text = audit_program(program, verify=args.verify, debug_eager=args.debug_eager)
         if os.getpid() != process:  # a child that the program forked
             return report.exit_code
         if json is not None:
@@ -86,3 +94,10 @@ class AuditCommand:
             say(stream, f"{text}\n")
         say(stream, page_of(report, look))
         return report.exit_code or (EXIT_FOUND if report.has_faults else 0)
+
+
+def _every(text: str) -> int:
+    name, _, number = text.partition("=")
+    if name != "every" or not number.isdecimal() or not int(number):
+        raise argparse.ArgumentTypeError(f"expected every=N, such as every=100, got {text!r}")
+    return int(number)

@@ -57,6 +57,26 @@ class WatchingMode(ObservedMode):
         call.on_cuda = call.on_cuda or any(tensor.is_cuda for tensor in tensors_of(call.result))
 
 
+class CaptureMode(WatchingMode):
+    """Lets torch.compile work below it as it does without."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Newer torch compiles nothing under a mode that does not say so."""
+        return True
+
+
+def private_pools() -> list[range]:
+    """The addresses of graphs' private pools, where torch's own allocator says them."""
+    if torch.cuda.get_allocator_backend() != "native":
+        return []
+    return [
+        range(segment["address"], segment["address"] + segment["total_size"])
+        for segment in torch.cuda.memory_snapshot()
+        if tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+    ]
+
+
 class WatchedDevice:
     """The current CUDA device. `was_asked`: whether code that only assumed a capture ever asked for one."""
 

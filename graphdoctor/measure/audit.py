@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from types import FrameType, FunctionType, ModuleType
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -23,7 +21,7 @@ from graphdoctor.device.observe.operators import (
     written_tensors,
 )
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable, parts_of
-from graphdoctor.device.real import RealStorageTable, WatchingMode
+from graphdoctor.device.real import CaptureMode, RealStorageTable, private_pools
 from graphdoctor.measure.changed_memory import ChangedMemory
 from graphdoctor.measure.frozen_values import (
     CapturedNumbers,
@@ -32,9 +30,11 @@ from graphdoctor.measure.frozen_values import (
     changed_numbers,
 )
 from graphdoctor.measure.held_outputs import HeldOutputs, Replays, uses_no_memory
+from graphdoctor.measure.origins import roots_of, users_frames
+from graphdoctor.measure.verified_replays import ReplayVerifier
 from graphdoctor.measure.watch.profiler import Gate
 from graphdoctor.measure.watch.watcher import GraphCounts
-from graphdoctor.target.frames import is_machinery, locate
+from graphdoctor.target.frames import locate
 from graphdoctor.target.program.launch import Program, run_program
 from graphdoctor.target.state.snapshot import plain_torch
 from graphdoctor.target.state.walk import Walk
@@ -43,16 +43,6 @@ from graphdoctor.values.locations import Location
 from graphdoctor.values.program import Ending
 
 _Reason = Literal["freed", "moved", "rebound"]
-_MOST_FRAMES = 8  # of the user's, in which names are looked for
-
-
-class _CaptureMode(WatchingMode):
-    """Lets torch.compile work below it as it does without."""
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Newer torch compiles nothing under a mode that does not say so."""
-        return True
 
 
 @dataclass(slots=True)
@@ -144,7 +134,7 @@ class _UnderWay(NamedTuple):
 class GraphAudit(GraphCounts):
     """Counts graphs, and before each replay checks the memory from outside that the capture used."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, every: int = 0, debug_eager: bool = False) -> None:
         super().__init__(Gate())
         self._emulated: EmulatedDevice | None = entered()
         self._table = self._emulated.table if self._emulated is not None else RealStorageTable()
@@ -153,6 +143,11 @@ class GraphAudit(GraphCounts):
         self._captures: WeakKeyDictionary[Any, _Capture] = WeakKeyDictionary()
         self._outputs = HeldOutputs(self._table)
         self._changed = ChangedMemory(self._table)
+        self._verifier = (
+            ReplayVerifier(self._table, self._emulated, every=every, instead=debug_eager)
+            if every or debug_eager
+            else None
+        )
         self.found: list[StaleTensor] = []
         self._frozen_values: list[FrozenValue] = []
 
@@ -163,7 +158,13 @@ class GraphAudit(GraphCounts):
         if device is not None:
             device.attach(self._outputs)
         try:
-            with super().on(graph_type), self._changed.on():
+            with ExitStack() as stack:
+                if (
+                    self._verifier is not None
+                ):  # below the checks of memory, which see the same replays
+                    stack.enter_context(self._verifier.on(graph_type))
+                stack.enter_context(super().on(graph_type))
+                stack.enter_context(self._changed.on())
                 yield
         finally:
             if device is not None:
@@ -186,6 +187,8 @@ class GraphAudit(GraphCounts):
             stale_tensors=tuple(self.found),
             overwritten_outputs=tuple(self._outputs.found),
             frozen_values=tuple(self._frozen_values),
+            wrong_replays=tuple(self._verifier.found) if self._verifier is not None else (),
+            verified=self._verifier.counts if self._verifier is not None else None,
         )
 
     def _begins(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -205,7 +208,7 @@ class GraphAudit(GraphCounts):
                     self._emulated.attach(each)
                     watching.callback(self._emulated.detach, each)
             else:
-                watching.enter_context(_CaptureMode(self._table, (uses, numbers)))
+                watching.enter_context(CaptureMode(self._table, (uses, numbers)))
             self._under_way[id(graph)] = _UnderWay(uses, numbers, watching, locate().location)
             self._outputs.is_capturing = True
             return begun
@@ -318,8 +321,8 @@ class GraphAudit(GraphCounts):
     def _check_outputs(self, capture: _Capture) -> None:
         if self._outputs.have_new_references(capture.outputs):
             capture.replays.last_at = capture.replays.last_at or locate().location
-            frames = _users_frames()
-            self._outputs.look(_roots(frames), frames)
+            frames = users_frames()
+            self._outputs.look(roots_of(frames), frames)
 
     def _reason(self, each: _Outside) -> _Reason | None:
         for module, kind, key in each.slots:
@@ -342,7 +345,7 @@ class GraphAudit(GraphCounts):
         if not wanted:
             return
         with plain_torch():
-            for path, value, _ in Walk(_roots(_users_frames()), with_empty=False):
+            for path, value, _ in Walk(roots_of(users_frames()), with_empty=False):
                 if isinstance(value, torch.nn.Module):
                     for kind, key, tensor in _entries(value):
                         found = self._among(tensor, wanted)
@@ -369,62 +372,34 @@ def _entries(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]
                 yield kind, key, tensor
 
 
-def _users_frames() -> list[FrameType]:
-    """The user's frames that called, the nearest first."""
-    frames: list[FrameType] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(frames) < _MOST_FRAMES:
-        if not is_machinery(frame.f_code.co_filename):
-            frames.append(frame)
-        frame = frame.f_back
-    return frames
-
-
-def _roots(frames: list[FrameType]) -> dict[str, object]:
-    """The variables of some frames."""
-    roots: dict[str, object] = {}
-    for frame in frames:
-        for names in (frame.f_locals, frame.f_globals):
-            for name, value in list(names.items()):
-                if not name.startswith("__") and not isinstance(value, _CODE):
-                    roots.setdefault(name, value)
-    return roots
-
-
-_CODE = (ModuleType, FunctionType, type)
-
-
 def _outside_pools(outside: list[_Outside]) -> list[_Outside]:
     """Without memory of graphs' private pools, which is theirs while no tensor holds it."""
-    if torch.cuda.get_allocator_backend() != "native":
-        return outside
-    pooled = [
-        (segment["address"], segment["address"] + segment["total_size"])
-        for segment in torch.cuda.memory_snapshot()
-        if tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
-    ]
-    return [
-        each for each in outside if not any(start <= each.address < end for start, end in pooled)
-    ]
+    pools = private_pools()
+    return [each for each in outside if not any(each.address in pool for pool in pools)]
 
 
 @contextmanager
-def audit() -> Iterator[GraphAudit]:
+def audit(*, verify: int = 0, debug_eager: bool = False) -> Iterator[GraphAudit]:
     """Check each CUDA graph that is captured in the block, before each of its replays.
 
     The device is the emulated one if the block is inside `graphdoctor.EmulatedDevice()`, else
-    CUDA. `report()` of what this gives lists the stale tensors so far. Nothing is raised for them.
+    CUDA. `report()` of what this gives lists the faults so far. Nothing is raised for them.
+
+    `verify=100`: the first replay of each graph, and each 100th after it, is compared with its operators, run
+    eagerly on what the program's tensors and numbers are then. `debug_eager`: every replay is this eager run.
     """
-    audited = GraphAudit()
+    audited = GraphAudit(every=verify, debug_eager=debug_eager)
     with audited.on(torch.cuda.CUDAGraph):
         yield audited
 
 
-def audit_program(program: Program) -> tuple[AuditReport, str]:
+def audit_program(
+    program: Program, *, verify: int = 0, debug_eager: bool = False
+) -> tuple[AuditReport, str]:
     """Run it to its end on the device that is entered; the report, and what Python would write to stderr.
 
     Raises UsageError where there is no such program.
     """
-    with audit() as audited:
+    with audit(verify=verify, debug_eager=debug_eager) as audited:
         ended = run_program(program, lambda: False)
     return audited.report(program.command, ended.ending, ended.exit_code), ended.text

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from graphdoctor.values.audited import AuditReport, FrozenValue, OverwrittenOutput, StaleTensor
+from graphdoctor.values.audited import (
+    AuditReport,
+    FrozenValue,
+    OverwrittenOutput,
+    StaleTensor,
+    WrongReplay,
+)
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.locations import Location, own_line, place_text
 
@@ -21,10 +27,12 @@ _HELP = {
 }
 OVERWRITTEN = "overwritten-output"
 FROZEN = "frozen-value"
+WRONG = "wrong-replay"
 RULES = {
     **{f"stale-tensor-{reason}": f"A captured tensor {what}" for reason, what in _HAPPENED.items()},
     OVERWRITTEN: "An output that the program keeps was overwritten by a later replay",
     FROZEN: "A number that the program changed is frozen at capture",
+    WRONG: "A replay's result differs from that of its operators, run eagerly",
 }
 WHY = (
     "A replay uses the addresses and numbers of its capture, reads and writes whatever is there, and"
@@ -68,21 +76,44 @@ def faults_of(report: AuditReport) -> tuple[AuditFault, ...]:
         *map(_of_stale, report.stale_tensors),
         *map(_of_output, report.overwritten_outputs),
         *map(_of_number, report.frozen_values),
+        *map(_of_replay, report.wrong_replays),
     )
 
 
 def headline(report: AuditReport) -> str:
     """ "1 capture, 2 replays on the emulated device: 1 stale tensor, no overwritten output found, ..." """
     graphs = f"{count_text(report.captures, 'capture')}, {count_text(report.replays, 'replay')}"
-    counts = (
+    counts = [
         (len(report.stale_tensors), "stale tensor"),
         (len(report.overwritten_outputs), "overwritten output"),
         (len(report.frozen_values), "frozen value"),
-    )
+    ]
+    if report.verified is not None and report.verified.every:
+        counts.append((len(report.wrong_replays), "wrong replay"))
     found = ", ".join(
         count_text(count, what) if count else f"no {what} found" for count, what in counts
     )
     return f"{graphs} on the {report.device} device: {found}."
+
+
+def verified_text(report: AuditReport) -> str:
+    """What was compared with eager runs, in a paragraph; "" without `--verify` and `--debug-eager`."""
+    verified = report.verified
+    if verified is None:
+        return ""
+    was = "compared with" if verified.every else "replaced by"
+    replays = (
+        f"{count_text(verified.replays, 'replay')} {was} eager runs of the captured operators."
+    )
+    not_compared = (
+        (verified.random, "random operator", ""),
+        (verified.unseen, "operator", " behind kernels that torch does not dispatch"),
+        (verified.gone, "replay", " whose inputs are gone"),
+        (verified.failed, "replay", " that eager could not run"),
+        (verified.unexplained, "replay", " that kernels may decide which torch does not dispatch"),
+    )
+    rest = ", ".join(count_text(n, what) + which for n, what, which in not_compared if n)
+    return f"{replays} Not compared: {rest}." if rest else replays
 
 
 def _of_stale(each: StaleTensor) -> AuditFault:
@@ -131,4 +162,29 @@ def _of_number(each: FrozenValue) -> AuditFault:
             Line("Used", each.used_at, f"{each.operator} gets the captured number"),
         ),
         "Keep the number in a GPU tensor and change it in place with `fill_()`, or capture again.",
+    )
+
+
+def _of_replay(each: WrongReplay) -> AuditFault:
+    how_far = each.detail or f"by up to {each.max_abs:.3g}"
+    changes = [
+        f"`{one.name or 'an input'}` ({one.text} at capture) is {one.now} now."
+        for one in each.inputs
+        if one.now
+    ]
+    if not each.frozen:
+        changes.append("The inputs are those of the capture.")
+    if not each.repeats:
+        changes.append("Eager itself differs between two runs.")
+    return AuditFault(
+        WRONG,
+        " ".join((f"The replay of {each.operator} differs from eager ({how_far}).", *changes)),
+        (
+            Line("Operator", each.used_at),
+            Line("Replayed", each.replayed_at, replay=each.replay),
+            Line("Captured", each.captured_at),
+        ),
+        "Copy new values in place with `copy_()`, keep numbers in tensors, or capture again."
+        if each.frozen
+        else "Run with `--debug-eager`: a fault that stays is a fault of the data.",
     )

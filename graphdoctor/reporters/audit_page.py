@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphdoctor.reporters.audit_faults import faults_of, headline
+from graphdoctor.reporters.audit_faults import faults_of, headline, verified_text
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import HORIZONTAL, Page
 from graphdoctor.values.audited import AuditReport
@@ -18,6 +18,8 @@ def render(report: AuditReport, look: Look) -> str:
         (f"  {path_text(' '.join(report.command), look.base)}", "dim"),
     )
     page.paragraph(headline(report))
+    if text := verified_text(report):
+        page.paragraph(text)
     for fault in faults_of(report):
         page.blank()
         page.hanging("  ", fault.message, style="red")

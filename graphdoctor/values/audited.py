@@ -73,6 +73,54 @@ class FrozenValue(Struct, frozen=True):
     changed_at: Location | None = None
 
 
+class OperatorInput(Struct, frozen=True):
+    """A tensor ("float32[4, 4]") or number of an operator. `now`: what it is now, "" if that is the same."""
+
+    name: str
+    text: str
+    now: str = ""
+
+
+class WrongReplay(Struct, frozen=True):
+    """A replay whose result differs from that of its operators, run eagerly from the same memory.
+
+    `operator` at `used_at` is the first whose result differs. If `frozen`, eager gives the replay's result
+    with the memory and the numbers of the capture: an input is something else now. `repeats` says
+    whether eager gave the same result twice. `max_abs` is the largest distance of two elements in the
+    operator's results, `detail` what a distance does not say.
+    """
+
+    operator: str
+    used_at: Location | None
+    inputs: tuple[OperatorInput, ...]
+    max_abs: float
+    max_rel: float
+    detail: str
+    frozen: bool
+    repeats: bool
+    captured_at: Location | None
+    replayed_at: Location | None
+    replay: int
+
+
+class Verified(Struct, frozen=True):
+    """What `--verify` compared, and how many captured operators it did not compare.
+
+    `replays` were compared, or replaced by eager runs. `random` operators are run and not judged; `unseen` are
+    not run: torch does not dispatch a kernel that they depend on. Replays that were not compared: inputs were
+    `gone`, or eager `failed`. `unexplained` replays differ, and kernels that were not seen may be the reason.
+    """
+
+    every: int
+    replays: int = 0
+    operators: int = 0
+    random: int = 0
+    unseen: int = 0
+    gone: int = 0
+    failed: int = 0
+    unexplained: int = 0
+
+
 class AuditReport(Struct, frozen=True):
     """An audited program, or block. `graphs` are counted by the line that captured them.
 
@@ -90,9 +138,13 @@ class AuditReport(Struct, frozen=True):
     overwritten_outputs: tuple[OverwrittenOutput, ...] = ()
     frozen_values: tuple[FrozenValue, ...] = ()
 
+    wrong_replays: tuple[WrongReplay, ...] = ()
+    verified: Verified | None = None
+
     @property
     def has_faults(self) -> bool:
-        return bool(self.stale_tensors or self.overwritten_outputs or self.frozen_values)
+        found = self.stale_tensors or self.overwritten_outputs
+        return bool(found or self.frozen_values or self.wrong_replays)
 
     @property
     def replays(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -211,6 +212,20 @@ class TapeEntry:
         return call
 
 
+@contextmanager
+def running_again(*, with_inference: bool) -> Iterator[None]:
+    """Entries may be called here: the modes stay out, since a replay is the device's work, not the host's."""
+    with (
+        torch._C._DisableTorchDispatch(),
+        torch._C.DisableTorchFunction(),
+        torch._C._AutoDispatchBelowAutograd(),
+        torch._C._DisableAutocast(),  # it was applied when the operators were captured
+        torch.inference_mode(with_inference),
+        torch.enable_grad(),  # puts back what there was
+    ):
+        yield
+
+
 class Tape:
     """Operators in the order they ran. `replay` runs them again on the same storages.
 
@@ -231,7 +246,7 @@ class Tape:
         self._done: dict[int, list[Made]] = {}  # by the entry that uses it last
         self.host_draws = HostDraws(self.entries)
         self._resized: dict[int, tuple[torch.UntypedStorage, int]] = {}  # with its size before
-        self._has_inference = False  # only inference mode may write into tensors that it has made
+        self.has_inference = False  # only inference mode may write into tensors that it has made
 
     def add(self, call: Call, location: Location | None) -> None:
         """Keep a call that ran on the device, unless replaying it would do nothing (a view)."""
@@ -241,8 +256,8 @@ class Tape:
                 args, kwargs = self._frozen(call, by_value=True)
                 self.host_draws.add(Call(call.func, call.facts, args, kwargs))
             return
-        self._has_inference = self._has_inference or torch.is_inference_mode_enabled()
-        made = self._results(call)
+        self.has_inference = self.has_inference or torch.is_inference_mode_enabled()
+        made = self.results(call)
         is_kept = self._table.is_pinned if to_host else self._table.is_cuda
         anew = self._made_anew(made, is_kept)
         fills = tuple(
@@ -299,7 +314,7 @@ class Tape:
         )
         self.entries.append(entry)
 
-    def _results(self, call: Call) -> tuple[tuple[int | None, torch.Tensor], ...]:
+    def results(self, call: Call) -> tuple[tuple[int | None, torch.Tensor], ...]:
         """What a call made, with the position in its result."""
         if call.facts.makes_garbage:
             return ()
@@ -369,15 +384,7 @@ class Tape:
 
     def replay(self) -> None:
         """Run every operator again; results that somebody holds go into the tensors of the first run."""
-        # DisableTorchDispatch keeps the modes out: a replay is the device's work, not the host's.
-        with (
-            torch._C._DisableTorchDispatch(),
-            torch._C.DisableTorchFunction(),
-            torch._C._AutoDispatchBelowAutograd(),
-            torch._C._DisableAutocast(),  # it was applied when the operators were captured
-            torch.inference_mode(self._has_inference),
-            torch.enable_grad(),  # puts back what there was
-        ):
+        with running_again(with_inference=self.has_inference):
             self._settle()
             results: Results = {}
             self.host_draws.begin()

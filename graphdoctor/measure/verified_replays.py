@@ -1,0 +1,449 @@
+"""Replays -> which of them do not compute what their operators compute eagerly, and the first that differs."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.observe.storages import Geometry, StorageTable, is_plain
+from graphdoctor.device.observe.tape import running_again
+from graphdoctor.device.real import CaptureMode, private_pools
+from graphdoctor.graphs.compare import Gap, gap_between, has_same_bits, have_same_bits, is_as_far
+from graphdoctor.graphs.generator import generator_state, set_generator_state
+from graphdoctor.measure.captured_operators import (
+    Argument,
+    AsCaptured,
+    Captured,
+    EagerRun,
+    FrozenNumber,
+    HostScalar,
+    NotThere,
+    OperatorRecorder,
+    Operators,
+    Place,
+)
+from graphdoctor.measure.origins import GONE, Origin, origins_of_tensors, roots_of, users_frames
+from graphdoctor.measure.watch.profiler import replaced
+from graphdoctor.target.frames import locate
+from graphdoctor.target.state.snapshot import plain_torch
+from graphdoctor.values.audited import OperatorInput, Verified, WrongReplay
+from graphdoctor.values.locations import Location
+
+Origins = dict[int, list[tuple[Geometry, Origin]]]  # by the number of a storage
+
+
+@dataclass(slots=True)
+class _Graph:
+    operators: Operators
+    origins: Origins
+    captured_at: Location | None
+    replays: int = 0
+    reported: set[int] = field(default_factory=set)  # by the operator that was the first to differ
+
+
+class AsNow(AsCaptured):
+    """The arguments as the program's variables and attributes have them now."""
+
+    def __init__(
+        self, operators: Operators, origins: Origins, table: StorageTable,
+        frames: Sequence[FrameType],
+    ) -> None:  # fmt: skip
+        super().__init__(operators)
+        self._origins, self._table, self._frames = origins, table, frames
+        self._places: dict[Captured, Place] = {}
+        self.changed: dict[Captured, str] = {}  # with the name of what holds other memory now
+
+    def place(self, memory: Captured) -> Place:
+        found = self._places.get(memory)
+        if found is None:
+            found = self._places[memory] = self._find(memory)
+        return found
+
+    def find_all(self) -> None:
+        """Look at all memory from outside. Raises NotThere."""
+        for each in self._operators.all:
+            for argument in each.arguments():
+                if isinstance(argument, HostScalar):
+                    self.place(argument.memory)
+                elif isinstance(argument, Captured) and argument.number not in self._operators.made:
+                    self.place(argument)
+
+    def _find(self, memory: Captured) -> Place:
+        """It may have moved only if none of the places that held it holds it now."""
+        moved: tuple[str, Geometry, torch.Tensor] | None = None
+        for base, origin in self._origins.get(memory.number, ()):
+            now = origin.now(self._frames) if _covers(base, memory.geometry) else GONE
+            if not isinstance(now, torch.Tensor) or not is_plain(now):
+                continue
+            if self._table.info(now).number == memory.number:
+                return super().place(memory)
+            form = Geometry.of_tensor(now)._replace(offset=base.offset)
+            is_alike = self._table.is_cuda(now) is (memory.number in self._operators.on_cuda)
+            if form == base and is_alike:  # else it is something else altogether
+                moved = moved or (origin.name, base, now)
+        if moved is None:
+            return super().place(memory)
+        name, base, now = moved
+        self.changed[memory] = name
+        with torch._C.DisableTorchFunction():
+            further = int(now.storage_offset()) - base.offset
+            return now.untyped_storage(), further * base.dtype.itemsize
+
+    def value(self, argument: HostScalar | FrozenNumber) -> Any:
+        if isinstance(argument, HostScalar):
+            storage, moved = self.place(argument.memory)
+            geometry = argument.memory.geometry
+            return geometry.of(storage, moved=moved // geometry.dtype.itemsize)
+        values = [each.now(self._frames) for each in argument.origins]
+        known = [value for value in values if value is not None]
+        return argument.value if not known or argument.value in known else known[0]
+
+    def described(self, argument: Argument) -> OperatorInput:
+        """What the program calls it, and what it is now if that is something else."""
+        if isinstance(argument, FrozenNumber):
+            now = self.value(argument)
+            name = argument.origins[0].origin.name
+            return OperatorInput(
+                name, f"{argument.value}", "" if now == argument.value else f"{now}"
+            )
+        memory = argument.memory if isinstance(argument, HostScalar) else argument
+        geometry = memory.geometry
+        text = f"{str(geometry.dtype).removeprefix('torch.')}{list(geometry.shape)}"
+        if isinstance(argument, HostScalar):
+            now = self.value(argument)
+            if not has_same_bits(argument.frozen, now):
+                return OperatorInput(
+                    self._name(memory), f"{argument.frozen.item()}", f"{now.item()}"
+                )
+        return OperatorInput(
+            self._name(memory), text, "other memory" if memory in self.changed else ""
+        )
+
+    def _name(self, memory: Captured) -> str:
+        held = self._origins.get(memory.number, ())
+        names = (origin.name for base, origin in held if _covers(base, memory.geometry))
+        return self.changed.get(memory) or next(names, "")
+
+
+def _covers(base: Geometry, part: Geometry) -> bool:
+    """Whether a part of the same storage is one of this tensor, by the bytes that both reach over."""
+    (start, end), (begins, ends) = _span(base), _span(part)
+    return start <= begins and ends <= end
+
+
+def _span(geometry: Geometry) -> tuple[int, int]:
+    steps = (max(n - 1, 0) * step for n, step in zip(geometry.shape, geometry.stride, strict=True))
+    size = geometry.dtype.itemsize
+    return geometry.offset * size, (geometry.offset + sum(steps) + 1) * size
+
+
+class ReplayVerifier:
+    """Runs captured operators eagerly before each `every`th replay, the first among these.
+
+    `instead`: every replay is that eager run, and nothing is compared.
+    """
+
+    def __init__(
+        self, table: StorageTable, device: EmulatedDevice | None, *, every: int,
+        instead: bool = False,
+    ) -> None:  # fmt: skip
+        self._table, self._device, self._every, self._instead = table, device, every, instead
+        self._under_way: dict[int, tuple[OperatorRecorder, ExitStack, Location | None]] = {}
+        self._graphs: WeakKeyDictionary[Any, _Graph] = WeakKeyDictionary()
+        self._made: set[int] = set()  # by number, in all captures
+        self.found: list[WrongReplay] = []
+        self._counts: dict[str, int] = defaultdict(int)
+
+    @property
+    def counts(self) -> Verified:
+        """What was compared so far, and what was not."""
+        return Verified(every=self._every, **self._counts)
+
+    def on(self, graph_type: Any) -> AbstractContextManager[None]:
+        """Verify graphs of this type while the block runs."""
+        return replaced(
+            graph_type,
+            {
+                "capture_begin": self._begins(graph_type.capture_begin),
+                "capture_end": self._ends(graph_type.capture_end),
+                "replay": self._replays(graph_type.replay),
+            },
+        )
+
+    def _begins(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            begun = method(graph, *args, **kwargs)
+            self._graphs.pop(graph, None)
+            recorder = OperatorRecorder(self._table, one_generator=self._device is not None)
+            watching = ExitStack()
+            if self._device is not None:
+                self._device.attach(recorder)
+                watching.callback(self._device.detach, recorder)
+            else:
+                watching.enter_context(CaptureMode(self._table, (recorder,)))
+            self._under_way[id(graph)] = recorder, watching, locate().location
+            return begun
+
+        return capture_begin
+
+    def _ends(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            recorder, watching, location = self._under_way.pop(id(graph), (None, ExitStack(), None))
+            watching.close()
+            ended = method(graph, *args, **kwargs)
+            if recorder is not None:
+                operators = recorder.operators
+                operators.settle(self._foreign(operators))
+                self._graphs[graph] = _Graph(operators, self._origins(operators), location)
+                random = sum(each.skipped == "random" for each in operators.all)
+                self._counts["operators"] += len(operators.run) - random
+                self._counts["random"] += random
+                self._counts["unseen"] += len(operators.all) - len(operators.run)
+            return ended
+
+        return capture_end
+
+    def _foreign(self, operators: Operators) -> set[int]:
+        """Memory of graphs' pools that no operator was seen to make: kernels that torch does not dispatch did."""
+        self._made |= operators.made
+        if self._device is not None:
+            return set()
+        pools = private_pools()
+        return {
+            number
+            for number, info in operators.storages.items()
+            if number not in self._made and (storage := info.storage()) is not None
+            and any(storage.data_ptr() in pool for pool in pools)
+        }  # fmt: skip
+
+    def _origins(self, operators: Operators) -> Origins:
+        found: Origins = defaultdict(list)
+        frames = users_frames()
+        with plain_torch():
+            for origin, tensor in origins_of_tensors(roots_of(frames), frames):
+                if is_plain(tensor):
+                    number = self._table.info(tensor).number
+                    if number in operators.storages and number not in operators.made:
+                        found[number].append((Geometry.of_tensor(tensor), origin))
+        return dict(found)
+
+    def _replays(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            known = self._graphs.get(graph)
+            if known is None:
+                return method(graph, *args, **kwargs)
+            known.replays += 1
+            if self._instead:
+                return self._run_instead(known) or method(graph, *args, **kwargs)
+            if (known.replays - 1) % self._every or not known.operators.run:
+                return method(graph, *args, **kwargs)
+            trial = self._prepare(known)
+            done = method(graph, *args, **kwargs)
+            if trial is not None:
+                self._judge(known, trial)
+            return done
+
+        return replay
+
+    def _prepare(self, known: _Graph) -> _Trial | None:
+        """Eager, on copies, before the replay; None where it cannot run."""
+        now = AsNow(known.operators, known.origins, self._table, users_frames())
+        try:
+            with running_again(with_inference=known.operators.with_inference):
+                return _Trial(known.operators, now, self._table)
+        except NotThere:
+            self._counts["gone"] += 1
+        except (RuntimeError, MemoryError):
+            self._counts["failed"] += 1
+        return None
+
+    def _judge(self, known: _Graph, trial: _Trial) -> None:
+        self._counts["replays"] += 1
+        try:
+            with running_again(with_inference=known.operators.with_inference):
+                differs = trial.judged(exact=self._device is not None)
+        except (RuntimeError, MemoryError):
+            self._counts["failed"] += 1
+            return
+        if differs is None or differs.index in known.reported:
+            return
+        if differs.index is None:
+            self._counts["unexplained"] += 1
+            return
+        known.reported.add(differs.index)
+        each, gap = known.operators.all[differs.index], differs.gap
+        self.found.append(
+            WrongReplay(
+                operator=each.entry.facts.name,
+                used_at=each.entry.location,
+                inputs=tuple(map(trial.now.described, each.arguments())),
+                max_abs=gap.max_abs,
+                max_rel=gap.max_rel,
+                detail=gap.detail,
+                frozen=differs.frozen,
+                repeats=differs.repeats,
+                captured_at=known.captured_at,
+                replayed_at=locate().location,
+                replay=known.replays,
+            )
+        )
+
+    def _run_instead(self, known: _Graph) -> bool:
+        """Whether eager could stand in for the replay."""
+        operators = known.operators
+        if len(operators.run) < len(operators.all):
+            return False
+        now = AsNow(operators, known.origins, self._table, users_frames())
+        with running_again(with_inference=operators.with_inference):
+            try:
+                now.find_all()
+            except NotThere:
+                self._counts["gone"] += 1
+                return False
+            run = EagerRun(operators, now, self._table, None)
+            for index in operators.run:
+                run.step(index)
+            for memory in operators.filled:
+                storage = operators.storages[memory.number].storage()
+                if memory.number in operators.made and storage is not None:
+                    memory.geometry.of(storage).copy_(run.tensor(memory))
+        self._counts["replays"] += 1
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Differs:
+    """`index`: the first operator that differs, None if a kernel that was not seen may be the reason."""
+
+    index: int | None
+    gap: Gap
+    frozen: bool
+    repeats: bool
+
+
+class _Trial:
+    """A replay and the eager run before it."""
+
+    def __init__(self, operators: Operators, now: AsNow, table: StorageTable) -> None:
+        self.now, self._table = now, table
+        self._operators = operators
+        self._then = AsCaptured(operators)
+        self._before: dict[int, torch.UntypedStorage] = {}
+        for memory in operators.filled:
+            if memory.number not in operators.made:
+                for arguments in (self._then, now):
+                    storage, _ = arguments.place(memory)
+                    if storage._cdata not in self._before:
+                        self._before[storage._cdata] = storage.clone()
+        self._generator = generator_state() if operators.random else None
+        self._run = self._finished(now)
+
+    def _finished(self, arguments: AsCaptured) -> EagerRun:
+        run = EagerRun(self._operators, arguments, self._table, self._before)
+        for index in self._operators.run:
+            run.step(index)
+        self._rewind()
+        return run
+
+    def _rewind(self) -> None:
+        if self._generator is not None:
+            set_generator_state(self._generator)
+
+    def judged(self, *, exact: bool) -> _Differs | None:
+        """After the replay: None where it left what eager did."""
+        filled = self._operators.filled
+        pairs = {
+            memory: (self._run.tensor(memory), actual)
+            for memory in filled
+            if (actual := self._actual(memory, self.now)) is not None
+        }
+        same = have_same_bits(list(pairs.values()))
+        wrong = [memory for memory, is_same in zip(pairs, same, strict=True) if not is_same]
+        if not wrong:
+            return None
+        drawn = generator_state() if self._generator is not None else None
+        try:
+            return self._explained({memory: pairs[memory] for memory in wrong}, exact=exact)
+        finally:
+            if drawn is not None:
+                set_generator_state(drawn)
+
+    def _actual(self, memory: Captured, arguments: AsCaptured) -> torch.Tensor | None:
+        """What is there now; None where nobody holds a result of the capture."""
+        if memory.number not in self._operators.made:
+            storage, moved = arguments.place(memory)
+            return memory.geometry.of(storage, moved=moved // memory.geometry.dtype.itemsize)
+        result = self._operators.storages[memory.number].storage()
+        return memory.geometry.of(result) if result is not None else None
+
+    def _explained(
+        self, pairs: dict[Captured, tuple[torch.Tensor, torch.Tensor]], *, exact: bool
+    ) -> _Differs | None:
+        again = EagerRun(self._operators, self.now, self._table, self._before)
+        frozen = EagerRun(self._operators, self._then, self._table, self._before)
+        first = self._side_by_side(again, frozen, exact=exact)
+        gaps: dict[Captured, Gap] = {}
+        drifts = 0
+        for memory, (expected, actual) in pairs.items():
+            drift = gap_between("", again.tensor(memory), expected)
+            drifts += drift is not None
+            gap = _beyond(expected, actual, exact=exact, drift=drift)
+            if gap is not None:
+                gaps[memory] = gap
+        if not gaps:
+            return None
+        for memory in gaps:
+            left = self._actual(memory, self._then)
+            if first is None or left is None:
+                continue
+            if _beyond(frozen.tensor(memory), left, exact=exact) is None:
+                index, gap = first
+                return _Differs(index, gap, frozen=True, repeats=not drifts)
+        sure = {m: gap for m, gap in gaps.items() if m.number not in self._operators.random}
+        if not exact or not sure:
+            return _Differs(None, next(iter(gaps.values())), frozen=False, repeats=not drifts)
+        memory = min(sure, key=self._operators.filled.__getitem__)
+        index = self._operators.filled[memory]
+        return _Differs(index, sure[memory], frozen=False, repeats=not drifts)
+
+    def _side_by_side(
+        self, now: EagerRun, then: EagerRun, *, exact: bool
+    ) -> tuple[int, Gap] | None:
+        """The first operator whose result the program's changes since the capture decide."""
+        first: tuple[int, Gap] | None = None
+        self._rewind()
+        for index in self._operators.run:
+            each = self._operators.all[index]
+            drawn = generator_state() if each.skipped == "random" else None
+            now.step(index)
+            if drawn is not None:
+                set_generator_state(drawn)
+            then.step(index)
+            for memory in each.fills if first is None else ():
+                gap = _beyond(now.tensor(memory), then.tensor(memory), exact=exact)
+                if gap is not None and first is None:
+                    first = index, gap
+        return first
+
+
+def _beyond(
+    expected: torch.Tensor, actual: torch.Tensor, *, exact: bool, drift: Gap | None = None
+) -> Gap | None:
+    """How far two tensors differ; None if rounding, or eager's own drift, is as far."""
+    gap = gap_between("", expected, actual)
+    if gap is None or exact or not gap.is_measurable:
+        return gap
+    is_near = gap.is_rounding or (drift is not None and is_as_far(gap, drift.max_abs))
+    return None if is_near else gap
