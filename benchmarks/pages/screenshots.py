@@ -1,4 +1,6 @@
-"""Samples' HTML pages in a headless Chromium -> docs/images/*.png, small ones. Needs Playwright and Chromium.
+"""Samples' HTML pages and the tab of TensorBoard in a headless Chromium -> docs/images/*.png, small ones.
+
+Needs Playwright, Chromium and TensorBoard.
 
 Look at each picture before it is committed.
 """
@@ -40,16 +42,26 @@ SHOTS = (
 )
 
 
-def picture(browser: Any, page: Path, shot: Shot) -> bytes:
+# The tab GRAPHDOCTOR of a folder that `analyze --trace-dir` left.
+TABS = (
+    Shot("tensorboard", (), "light", 1180, 720),
+    Shot("tensorboard-dark", (), "dark", 1180, 720),
+)
+TRACED = ("analyze", "sample_models/dynamic_branch.py", "--trace-dir")
+
+
+def picture(browser: Any, url: str, shot: Shot, *, wait_for: str = "") -> bytes:
     context = browser.new_context(
         color_scheme=shot.scheme,
         viewport={"width": shot.width, "height": shot.height},
         device_scale_factor=1,
-        offline=True,
+        offline=url.startswith("file:"),
         reduced_motion="reduce",
     )
     shown = context.new_page()
-    shown.goto(page.as_uri())
+    shown.goto(url)
+    if wait_for:
+        shown.frame_locator("iframe").locator(wait_for).wait_for()
     if shot.top:
         shown.evaluate("(at) => document.querySelector(at).scrollIntoView()", shot.top)
     shown.wait_for_timeout(300)
@@ -60,6 +72,10 @@ def picture(browser: Any, page: Path, shot: Shot) -> bytes:
 
 def main() -> None:
     from playwright.sync_api import sync_playwright
+    from tensorboard import program
+    from tensorboard.plugins.core.core_plugin import CorePluginLoader
+
+    from graphdoctor.reporters.tensorboard.plugin import GraphDoctorPlugin
 
     chromium = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
     if chromium is None:
@@ -71,11 +87,20 @@ def main() -> None:
         for shot in SHOTS:
             page = Path(folder, f"{shot.name}.html")
             graphdoctor([*shot.command, "--report", f"html={page}"])
-            content = picture(browser, page, shot)
-            if len(content) > MOST_BYTES:
-                sys.exit(f"{shot.name} has {len(content):,} bytes, more than {MOST_BYTES:,}")
-            (IMAGES / f"{shot.name}.png").write_bytes(content)
+            save(shot, picture(browser, page.as_uri(), shot))
+        graphdoctor([*TRACED, f"{folder}/runs"])
+        board = program.TensorBoard(plugins=[CorePluginLoader(), GraphDoctorPlugin])
+        board.configure(logdir=f"{folder}/runs", host="127.0.0.1", port=0, load_fast="false")
+        url = f"{board.launch()}#graphdoctor"
+        for shot in TABS:
+            save(shot, picture(browser, url, shot, wait_for="canvas[data-events]"))
         browser.close()
+
+
+def save(shot: Shot, content: bytes) -> None:
+    if len(content) > MOST_BYTES:
+        sys.exit(f"{shot.name} has {len(content):,} bytes, more than {MOST_BYTES:,}")
+    (IMAGES / f"{shot.name}.png").write_bytes(content)
 
 
 if __name__ == "__main__":
