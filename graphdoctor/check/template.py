@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 from graphdoctor.check.discover import LoneFile
+from graphdoctor.source.trees import last_name
 from graphdoctor.target.outline import top_level
 from graphdoctor.target.resolve import OF_A_PROJECT
 
@@ -319,4 +320,4 @@ def _name(node: ast.expr | None) -> str:
     """The last part of a name, also of one in quotes; "" for anything else."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value.rpartition(".")[2]
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return last_name(node) if node is not None else ""

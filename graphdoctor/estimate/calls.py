@@ -7,7 +7,7 @@ it is written, and copied back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -99,10 +99,7 @@ def _written_state(iteration: Iteration, ops: Sequence[Op]) -> Iterator[TensorUs
     state = {each.storage for each in iteration.externals if each.origin == "state"}
     found: dict[int, TensorUse] = {}
     for op in ops:
-        for use in _uses_of(op, state.intersection(op.writes)):
-            found.setdefault(use.storage, use)
+        for use in (*op.inputs, *op.outputs):
+            if use.is_cuda and use.storage in op.writes and use.storage in state:
+                found.setdefault(use.storage, use)
     return iter(found.values())
-
-
-def _uses_of(op: Op, storages: Collection[int]) -> Iterator[TensorUse]:
-    return (use for use in (*op.inputs, *op.outputs) if use.is_cuda and use.storage in storages)

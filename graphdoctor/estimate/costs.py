@@ -72,8 +72,8 @@ def _host_us(op: Op, profile: DeviceProfile, *, autograd: bool) -> Range:
     if op.is_view and not op.kernels:
         return costs.view.range
     total = costs.operator.range if op.exchange is None else costs.collective.range
-    fresh = _allocations(op)
-    if fresh:
+    taken = {use.storage for use in op.inputs}
+    if fresh := len({use.storage for use in op.outputs if use.is_cuda} - taken):
         total += costs.allocation.range * fresh
     if autograd and op.phase == "forward":
         total += costs.autograd.range
@@ -82,11 +82,6 @@ def _host_us(op: Op, profile: DeviceProfile, *, autograd: bool) -> Range:
     if is_foreach(op):
         total += costs.optimizer_foreach.range
     return total
-
-
-def _allocations(op: Op) -> int:
-    read = {use.storage for use in op.inputs}
-    return len({use.storage for use in op.outputs if use.is_cuda} - read)
 
 
 def _device_us(op: Op, profile: DeviceProfile, *, count: float) -> Range:

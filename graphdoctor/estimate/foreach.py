@@ -37,7 +37,9 @@ def launches_over(tensors: Sequence[TensorUse], *, lists: int) -> int:
 def is_of_short_kernels(op: Op) -> bool:
     """Whether its kernels are as those of one small operator, and not an optimizer's."""
     lists = tensor_lists(op)
-    return _is_one_by_one(lists) or _is_of_numbers(lists)
+    # A number in each tensor, as in counts of steps, takes a kernel as short as any.
+    are_numbers = bool(lists) and all(use.numel == 1 for use in lists[0])
+    return are_numbers or _is_one_by_one(lists)
 
 
 def _is_one_by_one(lists: Sequence[Sequence[TensorUse]]) -> bool:
@@ -47,11 +49,6 @@ def _is_one_by_one(lists: Sequence[Sequence[TensorUse]]) -> bool:
         and any(not use.shape for use in lists[1])
         and any(use.shape for use in lists[0])
     )
-
-
-def _is_of_numbers(lists: Sequence[Sequence[TensorUse]]) -> bool:
-    """Whether there is a number in each tensor, as in counts of steps: a kernel as short as any."""
-    return bool(lists) and all(use.numel == 1 for use in lists[0])
 
 
 def tensor_lists(op: Op) -> list[list[TensorUse]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -77,15 +77,11 @@ def with_fusion(
     if found.launches == found.launches_before:
         return speedup
     before = estimate(iteration, profile, regions).graph_us.mid
-    after = estimate(found.iteration, profile, _moved(regions, found)).graph_us.mid
+    if regions is not None:
+        regions = [sorted({found.position_of[index] for index in region}) for region in regions]
+    after = estimate(found.iteration, profile, regions).graph_us.mid
     gain = max(1.0, before / after) if after else 1.0
     return Range(speedup.low, speedup.mid * gain, speedup.high * gain * _BEYOND)
-
-
-def _moved(regions: Regions | None, found: Fused) -> Regions | None:
-    if regions is None:
-        return None
-    return [sorted({found.position_of[index] for index in region}) for region in regions]
 
 
 def _compiled(ops: Sequence[Op]) -> frozenset[int]:
@@ -145,7 +141,8 @@ def _one_kernel(run: Sequence[Op], last_read: dict[int, int], *, index: int) -> 
         for use in op.inputs:
             if use.storage not in made:
                 read.setdefault(use.storage, use)
-        made.update((use.storage, use) for use in _written(op))
+        written = (use for use in op.inputs if use.storage in op.writes)
+        made.update((use.storage, use) for use in (*op.outputs, *written))
     last = run[-1].index
     inside = {use.storage for op in working for use in op.inputs}
     kept = [
@@ -163,8 +160,3 @@ def _one_kernel(run: Sequence[Op], last_read: dict[int, int], *, index: int) -> 
         writes=tuple(storage for storage in made if storage in read),
         tags=(),
     )
-
-
-def _written(op: Op) -> Iterable[TensorUse]:
-    yield from op.outputs
-    yield from (use for use in op.inputs if use.storage in op.writes)

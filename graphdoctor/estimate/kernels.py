@@ -151,8 +151,8 @@ def launches(op: Op) -> int:
     if not op.outputs and not op.writes:
         return usual_count(name) if name in KERNELS else 0
     is_empty = bool(op.outputs) and all(use.numel == 0 for use in op.outputs)
-    if _counts_first(op):
-        return _counting(op) + (0 if is_empty else _after_counting(op))
+    if name in _COUNTERS or indexes_by_mask(op):  # it first counts the elements of a mask
+        return _counting(op) + (0 if is_empty or name == "nonzero" else _stored(op))
     if is_empty:
         return 0
     if name in GRADIENTS:
@@ -185,19 +185,10 @@ def usual_count(name: str) -> int:
     return known.count if known is not None and known.count is not None else measured_kernels(name)
 
 
-def _counts_first(op: Op) -> bool:
-    """Whether it asks how many elements of a mask are set, as `nonzero` does, before anything else."""
-    return op.base_name in _COUNTERS or indexes_by_mask(op)
-
-
 def _counting(op: Op) -> int:
     """Summed up, the sum copied to the host, the positions selected; and made coordinates of several dimensions."""
     masks = [use for use in op.inputs if use.dtype in _MASKS] or list(op.inputs[:1])
     return sum(_COUNTED + (len(use.shape) > 1) for use in masks)
-
-
-def _after_counting(op: Op) -> int:
-    return 0 if op.base_name == "nonzero" else _stored(op)
 
 
 def _stored(op: Op) -> int:

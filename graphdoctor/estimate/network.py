@@ -15,7 +15,7 @@ from graphdoctor.estimate.gpus import LEVELS, DeviceProfile, Figure, Network
 from graphdoctor.estimate.kernels import launches
 from graphdoctor.estimate.ranges import divide
 from graphdoctor.values.figures import Range, count_text, time_text
-from graphdoctor.values.recording import Arg, Op, tensors_in
+from graphdoctor.values.recording import Op, tensors_in
 from graphdoctor.values.speed import Term
 
 WAIT = "wait_tensor"  # of functional collectives
@@ -40,10 +40,10 @@ def network_us(op: Op, profile: DeviceProfile) -> Range:
     elif op.base_name.startswith(_OF_PARTS):
         large, sent = figures.parts_share, sent * (ranks - 1) / ranks
     passed_on = figures.hop_us.range * (rounds * (ranks - 2))
-    return passed_on + _shorter(
-        _sent_us(sent, figures, figures.latency_us, figures.small_share),
-        _sent_us(sent, figures, figures.setup_us, large),
-    )
+    in_small_parts = _sent_us(sent, figures, figures.latency_us, figures.small_share)
+    in_large_parts = _sent_us(sent, figures, figures.setup_us, large)
+    shorter = map(min, zip(astuple(in_small_parts), astuple(in_large_parts), strict=True))
+    return passed_on + Range(*shorter)
 
 
 def network_terms(ops: Sequence[Op], profile: DeviceProfile) -> Iterator[Term]:
@@ -81,17 +81,10 @@ def _sent_us(sent: float, figures: Network, before: Figure, share: Figure) -> Ra
     return before.range + divide(sent / 1e3, rate)
 
 
-def _shorter(first: Range, second: Range) -> Range:
-    return Range(*map(min, zip(astuple(first), astuple(second), strict=True)))
-
-
 def moved_bytes(op: Op) -> int:
     """Of the side that has all of it."""
-    return max((_nbytes(arg) for arg in (*op.args, op.outputs)), default=0)
-
-
-def _nbytes(arg: Arg) -> int:
-    return sum(use.nbytes for use in tensors_in((arg,)))
+    sides = [tensors_in((arg,)) for arg in (*op.args, op.outputs)]
+    return max((sum(use.nbytes for use in side) for side in sides), default=0)
 
 
 def exposed_us(

@@ -103,7 +103,9 @@ def corners(
         busy_us=around([case.busy_us for case in before]),
         eager_us=around([case.span_us for case in before]),
         graph_us=around([case.span_us for case in after]),
-        launch_bound_share=around([_share(case) for case in before]),
+        launch_bound_share=around(
+            [case.waiting_us / case.span_us if case.span_us else 0.0 for case in before]
+        ),
         speedup=around([_ratio(old, new) for old, new in zip(before, after, strict=True)]),
     )
 
@@ -144,10 +146,6 @@ def corner_cases(eager: Sequence[Piece]) -> list[Case]:
     ends: tuple[Level, Level] = ("low", "high")
     corners = [Case(host, device, host_width, device_width) for host in ends for device in ends]
     return [Case("mid", "mid", host_width, device_width), *corners]
-
-
-def _share(case: Laid) -> float:
-    return case.waiting_us / case.span_us if case.span_us else 0.0
 
 
 def _ratio(before: Laid, after: Laid) -> float:
@@ -242,12 +240,9 @@ def _notes(
     yield from network_notes(
         iteration.ops, lambda op: costs.cost(op, autograd=False).device_us, profile
     )
-    if any(map(_is_float32_product, iteration.ops)):
+    on_gpu = [op for op in iteration.ops if op.is_cuda and op.outputs]
+    if any(op.outputs[0].dtype == "float32" and matrix_flops(op) for op in on_gpu):
         yield (
             "float32 matrix products are taken at full precision, "
             "convolutions at tf32 (PyTorch's defaults)."
         )
-
-
-def _is_float32_product(op: Op) -> bool:
-    return bool(op.is_cuda and op.outputs and op.outputs[0].dtype == "float32" and matrix_flops(op))

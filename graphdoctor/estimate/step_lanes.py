@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from graphdoctor.estimate.calls import Regions
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.kernels import launches
-from graphdoctor.estimate.layout import Case, Piece, place
+from graphdoctor.estimate.layout import Piece, place
 from graphdoctor.estimate.predict import corner_cases, graph_pieces
 from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.values.lanes import CapturedWork, EagerOperator, Placement, StepLanes
@@ -44,6 +44,8 @@ def step_lanes(
     placed = place(eager, profile, middle)
     operators, modules, files = _Table(), _Table(), _Table()
     graph_of = _graph_of(iteration, regions)
+    pieces = tuple(graph_pieces(iteration, profile, regions, eager)) if graph_of else ()
+    captured = zip(pieces, place(pieces, profile, middle), strict=True)
     rows = tuple(
         EagerOperator(
             name=operators.number(op.name),
@@ -63,7 +65,7 @@ def step_lanes(
         files=files.texts,
         graphs=tuple(names or (WHOLE,)) if graph_of else (),
         eager=rows,
-        captured=_captured(iteration, profile, regions, eager, middle) if graph_of else (),
+        captured=tuple(_work(piece, at) for piece, at in captured),
     )
 
 
@@ -84,19 +86,6 @@ def _graph_of(iteration: Iteration, regions: Regions | None) -> dict[int, int]:
     if regions is None:
         return {op.index: 0 for op in iteration.ops}
     return {index: number for number, region in enumerate(regions) for index in region}
-
-
-def _captured(
-    iteration: Iteration,
-    profile: DeviceProfile,
-    regions: Regions | None,
-    eager: tuple[Piece, ...],
-    case: Case,
-) -> tuple[CapturedWork, ...]:
-    pieces = tuple(graph_pieces(iteration, profile, regions, eager))
-    return tuple(
-        _work(piece, at) for piece, at in zip(pieces, place(pieces, profile, case), strict=True)
-    )
 
 
 def _work(piece: Piece, at: Placement) -> CapturedWork:

@@ -50,7 +50,9 @@ def bytes_moved(op: Op) -> int:
         return written or sum(touched_bytes(use) for use in inputs if use.storage in op.writes)
     if name.startswith("_embedding_bag") and "backward" not in name:
         indices, bag = inputs[1] if len(inputs) > 1 else inputs[0], inputs[0]
-        return indices.numel * _row_bytes(bag) + indices.nbytes + _first_bytes(op.outputs)
+        row_bytes = bag.nbytes // bag.shape[0] if bag.shape and bag.shape[0] else bag.nbytes
+        written = op.outputs[0].nbytes if op.outputs else 0
+        return indices.numel * row_bytes + indices.nbytes + written
     if name in _PADDED and op.outputs:  # filled, and then a part of it copied into
         return written + sum(2 * min(use.nbytes, written) for use in inputs[:1])
     if name in _SOFTMAX and inputs:
@@ -81,14 +83,6 @@ def _row_reads(use: TensorUse) -> int:
     if length <= _REGISTER_ROW:
         return 1
     return 1 if row_bytes <= _SHARED_ROW_BYTES and row_bytes % _VECTOR_BYTES == 0 else 3
-
-
-def _row_bytes(use: TensorUse) -> int:
-    return use.nbytes // use.shape[0] if use.shape and use.shape[0] else use.nbytes
-
-
-def _first_bytes(uses: tuple[TensorUse, ...]) -> int:
-    return uses[0].nbytes if uses else 0
 
 
 def matrix_flops(op: Op) -> float:

@@ -91,18 +91,6 @@ def _is_sparse_product(op: Op) -> bool:
     return sum(use.sparse in ("coalesced", "uncoalesced") for use in op.inputs) > 1
 
 
-def _is_by_columns(op: Op) -> bool:
-    return any(use.sparse == "by-columns" for use in op.inputs)
-
-
-def _is_per_channel(op: Op) -> bool:
-    return argument(op, 11, "per_row_fake_quant") is True
-
-
-def _has_integer_zero_points(op: Op) -> bool:
-    return len(op.inputs) > 2 and not op.inputs[2].dtype.startswith(("float", "bfloat"))
-
-
 def _is_of_others(op: Op) -> bool:
     """Two tensors of one shape that are not one and the same part of one memory."""
     one, *rest = op.inputs
@@ -112,24 +100,8 @@ def _is_of_others(op: Op) -> bool:
     )
 
 
-def _always(op: Op) -> bool:
-    return True
-
-
 def indexes_by_mask(op: Op) -> bool:
     return has_mask_index(op) and not is_masked_fill(op)
-
-
-def _without_output_size(op: Op) -> bool:
-    return dict(op.kwargs).get("output_size") is None
-
-
-def _without_range(op: Op) -> bool:
-    return argument(op, 2, "min", 0) == argument(op, 3, "max", 0)
-
-
-def _checks_errors(op: Op) -> bool:
-    return bool(dict(op.kwargs).get("check_errors"))
 
 
 def _checks_lengths(op: Op) -> bool:
@@ -142,10 +114,6 @@ def _has_sorter(op: Op) -> bool:
     return isinstance(sorter, TensorUse) and sorter.numel > 0
 
 
-def _is_batched(op: Op) -> bool:
-    return any(len(use.shape) > 2 and use.numel for use in op.inputs)
-
-
 def _is_not_empty(op: Op) -> bool:
     return all(use.numel for use in op.inputs)
 
@@ -155,22 +123,10 @@ def _has_equal_shapes(op: Op) -> bool:
     return len(shapes) == 1
 
 
-def _is_not_square(op: Op) -> bool:
-    return any(use.shape[-2:-1] != use.shape[-1:] for use in op.inputs[:1])
-
-
 def _searches_long_dimension(op: Op) -> bool:
     """Source: aten/src/ATen/native/cuda/TensorModeKernel.cpp, mode_kernel_impl."""
     use, place = op.inputs[0], argument(op, 1, "dim", -1)
     return bool(use.shape) and isinstance(place, int) and use.shape[place] > _LONGEST_MODE
-
-
-def _is_not_bfloat16(op: Op) -> bool:
-    return any(use.dtype != "bfloat16" for use in op.inputs[:2])
-
-
-def _last_on_device(op: Op) -> bool:
-    return bool(op.inputs) and op.inputs[-1].is_cuda
 
 
 def _sorts_test_elements(op: Op) -> bool:
@@ -183,7 +139,7 @@ def _sorts_test_elements(op: Op) -> bool:
 
 
 CONDITIONS: Mapping[str, Condition] = {
-    "always": Condition("always", _always),
+    "always": Condition("always", lambda op: True),
     "mask-index": Condition("with a mask among the indices", indexes_by_mask),
     "host-index": Condition(
         "with an index that is no mask, or a value, on the host",
@@ -193,13 +149,25 @@ CONDITIONS: Mapping[str, Condition] = {
         "with a mask on the host among the indices",
         lambda op: _is_host_mask(indexed_from_host(op)),
     ),
-    "value-on-device": Condition("with the value in a tensor on the device", _last_on_device),
-    "no-output-size": Condition("without `output_size`", _without_output_size),
-    "no-range": Condition("without `min` and `max`", _without_range),
-    "check-errors": Condition("with `check_errors=True`", _checks_errors),
+    "value-on-device": Condition(
+        "with the value in a tensor on the device",
+        lambda op: bool(op.inputs) and op.inputs[-1].is_cuda,
+    ),
+    "no-output-size": Condition(
+        "without `output_size`", lambda op: dict(op.kwargs).get("output_size") is None
+    ),
+    "no-range": Condition(
+        "without `min` and `max`", lambda op: argument(op, 2, "min", 0) == argument(op, 3, "max", 0)
+    ),
+    "check-errors": Condition(
+        "with `check_errors=True`", lambda op: bool(dict(op.kwargs).get("check_errors"))
+    ),
     "check-lengths": Condition("with `lengths` and without `unsafe=True`", _checks_lengths),
     "sorter": Condition("with `sorter`", _has_sorter),
-    "batched": Condition("with a batch of matrices", _is_batched),
+    "batched": Condition(
+        "with a batch of matrices",
+        lambda op: any(len(use.shape) > 2 and use.numel for use in op.inputs),
+    ),
     "not-empty": Condition("with elements", _is_not_empty),
     "other-of-equal-shape": Condition(
         "with two tensors of one shape, unless they are one and the same",
@@ -212,15 +180,27 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
     "sparse-product": Condition("of two sparse COO tensors", _is_sparse_product),
     "by-columns": Condition(
-        "with a sparse tensor compressed by columns, such as a transposed CSR", _is_by_columns
+        "with a sparse tensor compressed by columns, such as a transposed CSR",
+        lambda op: any(use.sparse == "by-columns" for use in op.inputs),
     ),
-    "per-channel": Condition("per channel", _is_per_channel),
-    "integer-zero-point": Condition("with integers as zero points", _has_integer_zero_points),
-    "not-square": Condition("with a matrix that is not square", _is_not_square),
+    "per-channel": Condition(
+        "per channel", lambda op: argument(op, 11, "per_row_fake_quant") is True
+    ),
+    "integer-zero-point": Condition(
+        "with integers as zero points",
+        lambda op: len(op.inputs) > 2 and not op.inputs[2].dtype.startswith(("float", "bfloat")),
+    ),
+    "not-square": Condition(
+        "with a matrix that is not square",
+        lambda op: any(use.shape[-2:-1] != use.shape[-1:] for use in op.inputs[:1]),
+    ),
     "long-dimension": Condition(
         f"with more than {_LONGEST_MODE} elements in the dimension", _searches_long_dimension
     ),
-    "not-bfloat16": Condition("with another dtype than bfloat16", _is_not_bfloat16),
+    "not-bfloat16": Condition(
+        "with another dtype than bfloat16",
+        lambda op: any(use.dtype != "bfloat16" for use in op.inputs[:2]),
+    ),
     "many-test-elements": Condition(
         "with many test elements (more than 10 times `elements.numel() ** 0.145`)",
         _sorts_test_elements,

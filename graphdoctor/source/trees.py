@@ -84,3 +84,8 @@ def statements_of(scope: SyntaxScope) -> list[ast.stmt]:
     """All statements of a function, by line."""
     found = [node for node in ast.walk(scope) if isinstance(node, ast.stmt) and node is not scope]
     return sorted(found, key=lambda node: node.lineno)
+
+
+def last_name(node: ast.AST) -> str:
+    """`f` of `f` and of `a.b.f`; "" of what is no name."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")

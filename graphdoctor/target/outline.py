@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from graphdoctor.source.trees import last_name
 from graphdoctor.values.errors import UsageError, UserCodeError
 from graphdoctor.values.file_kinds import refuse_saved
 from graphdoctor.values.target_spec import check_file
@@ -111,11 +112,9 @@ def _class_outline(node: ast.ClassDef) -> ClassOutline:
     return ClassOutline(
         name=node.name,
         methods=frozenset(function.name for function in functions),
-        bases=tuple(_last_name(base) for base in node.bases),
+        bases=tuple(
+            last_name(base.value if isinstance(base, ast.Subscript) else base)
+            for base in node.bases
+        ),
         parameters=frozenset(argument.arg for argument in arguments),
     )
-
-
-def _last_name(base: ast.expr) -> str:
-    inner = base.value if isinstance(base, ast.Subscript) else base
-    return inner.attr if isinstance(inner, ast.Attribute) else getattr(inner, "id", "")

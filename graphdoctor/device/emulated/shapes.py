@@ -260,12 +260,9 @@ def needs_value(result: Any) -> str:
     """How a result that was computed from assumed values is said."""
     if isinstance(result, (bool, int, float, complex)):
         return repr(result)
-    sizes = [tuple(item.shape) for item in _listed(result) if isinstance(item, torch.Tensor)]
+    items = result if isinstance(result, (list, tuple)) else (result,)
+    sizes = [tuple(item.shape) for item in items if isinstance(item, torch.Tensor)]
     return f"of shape {sizes[0]}" if sizes else repr(result)
-
-
-def _listed(result: Any) -> tuple[Any, ...]:
-    return tuple(result) if isinstance(result, (list, tuple)) else (result,)
 
 
 def _number(call: Call) -> Assumption:
@@ -326,10 +323,6 @@ def _counted(call: Call) -> Assumption:
     return torch.zeros(size, dtype=dtype), f"of {size} bins"
 
 
-def _all_kept(call: Call) -> Assumption:
-    return torch.arange(call.inputs[0].shape[0]), "that no box is dropped"
-
-
 def _whole_masks(call: Call) -> Assumption | None:
     """Indexing by a mask: as by the coordinates of all its elements."""
     given, indices = call.args[0], call.args[1]
@@ -359,10 +352,6 @@ def _ctc_loss(call: Call) -> Assumption:
     return made, ""
 
 
-def _ctc_gradient(call: Call) -> Assumption:
-    return torch.empty_like(call.inputs[1]), ""
-
-
 def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
 
@@ -380,8 +369,8 @@ ASSUMED: Mapping[str, Callable[[Call], Assumption | None]] = {
     "unique_dim_consecutive": _distinct,
     "repeat_interleave": _once_each,
     "bincount": _counted,
-    "nms": _all_kept,
+    "nms": lambda call: (torch.arange(call.inputs[0].shape[0]), "that no box is dropped"),
     "index": _whole_masks,
     "_ctc_loss": _ctc_loss,
-    "_ctc_loss_backward": _ctc_gradient,
+    "_ctc_loss_backward": lambda call: (torch.empty_like(call.inputs[1]), ""),
 }

@@ -389,7 +389,8 @@ class SegmentedGraph:
     def _call(self, args: list[Any]) -> Any:
         self._calls += 1
         if self._taken is None:
-            if self._calls <= EAGER_CALLS or self._captures >= CAPTURES or not self._any_captured:
+            may_capture = self._calls > EAGER_CALLS and self._captures < CAPTURES
+            if not may_capture or not any(part.captured for part in self.plan.parts):
                 self._last = [address_of(arg) for arg in args]
                 return self._eager(*args)
             try:
@@ -404,10 +405,6 @@ class SegmentedGraph:
         if self._lent.is_held():
             return self._eager(*args)
         return self._run(args, first=False)
-
-    @property
-    def _any_captured(self) -> bool:
-        return any(part.captured for part in self.plan.parts)
 
     def _missed(self, args: list[Any]) -> Any:
         """Run eagerly; a miss that stays makes room for another capture."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from graphdoctor.source.trees import last_name
 from graphdoctor.strategies.patch.edits.edit import NoProposal
 from graphdoctor.target.program.names import Names
 
@@ -333,11 +334,6 @@ def _is_value(part: ast.Attribute, parents: dict[ast.AST, ast.AST], held: Contai
 def called(node: ast.AST) -> set[str]:
     """The last name of everything that is called."""
     return {last_name(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
-
-
-def last_name(node: ast.AST) -> str:
-    """`f` of `f` and of `a.b.f`; "" of what is no name."""
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _is_shown(statement: ast.stmt, reads: set[int]) -> bool:

@@ -231,17 +231,15 @@ def batch_rows(tensor: torch.Tensor, size: int, *, generator: torch.Generator) -
     dimensions in memory, device, pinning and `requires_grad` are the tensor's.
     """
     with torch.no_grad():
-        made = _expanded(tensor, size) if tensor.stride(0) == 0 else _taken(tensor, size)
+        if tensor.stride(0) == 0:  # one row that stands for all
+            made = tensor.detach()[:1].clone().expand(size, *tensor.shape[1:])
+        else:
+            made = _taken(tensor, size)
         if tensor.is_floating_point() and size > tensor.shape[0] and made.stride(0):
             _draw_repeated(made, tensor.shape[0], generator)
         if tensor.device.type == "cpu" and tensor.is_pinned():
             made = made.pin_memory()
     return made.detach().requires_grad_(tensor.requires_grad)
-
-
-def _expanded(tensor: torch.Tensor, size: int) -> torch.Tensor:
-    """One row that stands for all."""
-    return tensor.detach()[:1].clone().expand(size, *tensor.shape[1:])
 
 
 def _taken(tensor: torch.Tensor, size: int) -> torch.Tensor:

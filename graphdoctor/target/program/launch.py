@@ -58,7 +58,11 @@ def run_program(
     runs in their place. Raises UsageError where there is no such program.
     """
     changed = sources or {}
-    main = _module(program) if program.is_module else _script(program, changed)
+    main: Callable[[], object] = (
+        partial(runpy.run_module, program.name, run_name="__main__", alter_sys=True)
+        if program.is_module
+        else _script(program, changed)
+    )
     others = frozenset(threading.enumerate())
     with _as_main(program), instead_of(changed):
         ended = _run(main, is_ended)
@@ -115,10 +119,6 @@ def _script(program: Program, changed: Mapping[str, str]) -> Callable[[], None]:
         exec(code, main.__dict__)
 
     return run
-
-
-def _module(program: Program) -> Callable[[], object]:
-    return partial(runpy.run_module, program.name, run_name="__main__", alter_sys=True)
 
 
 @contextmanager

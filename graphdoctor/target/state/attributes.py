@@ -62,16 +62,12 @@ def slot_descriptors(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
     for base in cls.__mro__:
         declared = base.__dict__.get("__slots__", ())
         for name in (declared,) if isinstance(declared, str) else tuple(declared):
-            mangled = (
-                name if not name.startswith("__") or name.endswith("__") else _mangle(base, name)
-            )
+            mangled = name
+            if name.startswith("__") and not name.endswith("__"):
+                mangled = f"_{base.__name__.lstrip('_')}{name}"
             descriptor = base.__dict__.get(mangled)
             if isinstance(descriptor, MemberDescriptorType):
                 yield mangled, descriptor
-
-
-def _mangle(cls: type, name: str) -> str:
-    return f"_{cls.__name__.lstrip('_')}{name}"
 
 
 def is_stateful(value: object) -> bool:

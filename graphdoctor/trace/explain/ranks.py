@@ -354,17 +354,18 @@ def phases_of(trace: Trace, threads: Ints, moments: Ints) -> list[str]:
     "" where nothing says.
     """
     backward = trace.operators.take(trace.named(trace.operators, is_backward))
-    named = trace.annotations.take(trace.named(trace.annotations, _is_phase))
+    named = trace.annotations.take(
+        trace.named(
+            trace.annotations,
+            lambda name: not is_step_mark(name) and not is_collective_mark(name),
+        )
+    )
     in_backward = _outermost(backward, threads, moments) != NONE
     around = value_at(named.name, _outermost(named, threads, moments))
     return [
         "the backward pass" if is_in else _name(trace.text(name))
         for is_in, name in zip(in_backward.tolist(), around.tolist(), strict=True)
     ]
-
-
-def _is_phase(name: str) -> bool:
-    return not is_step_mark(name) and not is_collective_mark(name)
 
 
 def _name(annotation: str) -> str:

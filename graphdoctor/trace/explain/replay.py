@@ -101,16 +101,14 @@ def elsewhere_before(trace: Trace, launches: Launches) -> Ints:
     thread = np.append(launches.thread, launches.thread[-1])
     found = np.zeros(len(low), np.int64)
     tables = (trace.operators, trace.frames, trace.annotations)
-    spans = together([table.take(trace.named(table, _stays)) for table in tables])
+    spans = together(
+        [table.take(trace.named(table, lambda name: known_work(name) in STAYS)) for table in tables]
+    )
     for one in distinct(spans.thread, len(trace.threads)).tolist():
         mine, asked = spans.thread == one, thread == one
         stretches = union(spans.start_ns[mine], spans.end_ns[mine])
         found[asked] = covered_ns_of(stretches, low[asked], high[asked])
     return found
-
-
-def _stays(name: str) -> bool:
-    return known_work(name) in STAYS
 
 
 def launch_ns(trace: Trace, device: int, launches: Launches) -> Ints:

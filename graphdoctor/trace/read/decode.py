@@ -240,7 +240,8 @@ def end_of_list(text: bytes) -> int | None:
         return place
     repaired = repair(text)
     place, _ = _list_end(repaired)
-    return None if place is None else _same_place(text, repaired, place)
+    # In the text as it was: a repair may have changed its length before the list's end.
+    return None if place is None else max(0, len(text) - (len(repaired) - place))
 
 
 def _list_end(text: bytes) -> tuple[int | None, bool]:
@@ -256,11 +257,6 @@ def _list_end(text: bytes) -> tuple[int | None, bool]:
             return end, True
         likely = end if likely is None else likely
     return likely, False
-
-
-def _same_place(text: bytes, repaired: bytes, end: int) -> int:
-    """The place in the text as it was; a repair may have changed its length before the list's end."""
-    return max(0, len(text) - (len(repaired) - end))
 
 
 def is_json(text: bytes) -> bool:

@@ -97,7 +97,13 @@ class _Export:
             )
 
     def trace(self) -> Trace:
-        parts = [self._kernels(), self._copies(), self._fills(), self._graphs()]
+        copied = ("copyKind", "srcKind", "dstKind")
+        parts = [
+            self._kernels(),
+            self._device_columns(_COPIES, "memcpy", copied, _copy_name),
+            self._device_columns(_FILLS, "memset", (), lambda key: "Memset (Device)"),
+            self._graphs(),
+        ]
         events = DeviceEvents(
             *_ordered([np.concatenate(columns) for columns in zip(*parts, strict=True)])
         )
@@ -128,13 +134,6 @@ class _Export:
         written = ("demangledName", "shortName", "mangledName")
         key = next((name for name in written if name in known), "")
         return self._device_columns(_KERNELS, "kernel", (key,), self._text, graph="graphId")
-
-    def _copies(self) -> list[Ints]:
-        kinds = ("copyKind", "srcKind", "dstKind")
-        return self._device_columns(_COPIES, "memcpy", kinds, _copy_name)
-
-    def _fills(self) -> list[Ints]:
-        return self._device_columns(_FILLS, "memset", (), lambda key: "Memset (Device)")
 
     def _graphs(self) -> list[Ints]:
         """Whole graphs, where it traced no nodes: one event each."""

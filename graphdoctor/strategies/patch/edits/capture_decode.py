@@ -10,6 +10,7 @@ import os
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
+from graphdoctor.source.trees import last_name
 from graphdoctor.strategies.patch.edits.capture_model import gain_of_modules
 from graphdoctor.strategies.patch.edits.capture_step import CAPTURE, Extraction, codes_in
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
@@ -19,7 +20,6 @@ from graphdoctor.strategies.patch.step_parts import (
     Parts,
     as_one_group,
     called,
-    last_name,
     leaves,
     read_on_host,
 )

@@ -20,10 +20,6 @@ from graphdoctor.target.state.saved_tensor import Saving
 _DATA = 1 << 22
 
 
-def _sum_of(data: bytes) -> str:
-    return f"{len(data)} bytes of {zlib.crc32(data):x}"
-
-
 class Array(Object):
     """An array of NumPy's, which need not be there."""
 
@@ -39,8 +35,9 @@ class Array(Object):
         if value.dtype.hasobject:
             return super().digest(value)
         about = f"{value.dtype} of shape {value.shape}"
-        has_sum = value.nbytes <= _DATA
-        return Digest(f"{about}, {_sum_of(value.tobytes())}" if has_sum else about, "contents")
+        if value.nbytes <= _DATA:
+            about = f"{about}, {value.nbytes} bytes of {zlib.crc32(value.tobytes()):x}"
+        return Digest(about, "contents")
 
 
 def saved_array(held: Any) -> Restore:
