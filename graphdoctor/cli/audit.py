@@ -34,11 +34,12 @@ class AuditCommand:
     Graphs of torch.cuda.graph, make_graphed_callables and torch.compile are
     checked. The page on stderr names each tensor that a replay uses at its
     captured address after it was freed, moved or rebound, each output that the
-    program keeps while later replays overwrite it, and each number that the
-    program changes while replays use the captured one. With --verify, replays are
-    compared with an eager run of their operators, and the first operator that
-    differs is named. The exit code is the program's own; if that is 0 and
-    anything was found, it is 1.
+    program keeps while later replays overwrite it, each number that the program
+    changes while replays use the captured one, and each new tensor that was not
+    copied into the captured one. With --verify, replays are compared with an
+    eager run of their operators, and the first operator that differs is named.
+    The exit code is the program's own; if that is 0 and anything was found, it
+    is 1.
     """
 
     name = "audit"

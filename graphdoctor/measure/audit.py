@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -25,12 +26,13 @@ from graphdoctor.device.real import CaptureMode, RealStorageTable, private_pools
 from graphdoctor.measure.changed_memory import ChangedMemory
 from graphdoctor.measure.frozen_values import (
     CapturedNumbers,
-    FrozenNumber,
     Sources,
     changed_numbers,
 )
 from graphdoctor.measure.held_outputs import HeldOutputs, Replays, uses_no_memory
 from graphdoctor.measure.origins import roots_of, users_frames
+from graphdoctor.measure.places import Key, frames_of_program
+from graphdoctor.measure.uncopied_inputs import CapturedInput, CapturedInputs, new_tensors
 from graphdoctor.measure.verified_replays import ReplayVerifier
 from graphdoctor.measure.watch.profiler import Gate
 from graphdoctor.measure.watch.watcher import GraphCounts
@@ -38,11 +40,19 @@ from graphdoctor.target.frames import locate
 from graphdoctor.target.program.launch import Program, run_program
 from graphdoctor.target.state.snapshot import plain_torch
 from graphdoctor.target.state.walk import Walk
-from graphdoctor.values.audited import AUDIT_SCHEMA_VERSION, AuditReport, FrozenValue, StaleTensor
+from graphdoctor.values.audited import (
+    AUDIT_SCHEMA_VERSION,
+    AuditReport,
+    FrozenValue,
+    StaleTensor,
+    UncopiedInput,
+)
 from graphdoctor.values.locations import Location
 from graphdoctor.values.program import Ending
 
 _Reason = Literal["freed", "moved", "rebound"]
+_FIRST = 8  # replays of a graph, each of which looks at numbers and inputs
+_EVERY = 32  # of the later ones does
 
 
 @dataclass(slots=True)
@@ -118,6 +128,8 @@ class _Capture:
     replays: Replays
     results: list[ref[torch.Tensor]]
     numbers: Sources
+    inputs: list[CapturedInput]
+    written: frozenset[int]  # memory from outside, by number
     outputs: list[int] = field(default_factory=list)  # by number
     held: Counter[int] | None = None
 
@@ -127,6 +139,7 @@ class _UnderWay(NamedTuple):
 
     uses: _CaptureUses
     numbers: CapturedNumbers
+    inputs: CapturedInputs
     watching: ExitStack
     location: Location | None
 
@@ -150,6 +163,7 @@ class GraphAudit(GraphCounts):
         )
         self.found: list[StaleTensor] = []
         self._frozen_values: list[FrozenValue] = []
+        self._uncopied: list[UncopiedInput] = []
 
     @contextmanager
     def on(self, graph_type: Any) -> Iterator[None]:
@@ -189,6 +203,7 @@ class GraphAudit(GraphCounts):
             frozen_values=tuple(self._frozen_values),
             wrong_replays=tuple(self._verifier.found) if self._verifier is not None else (),
             verified=self._verifier.counts if self._verifier is not None else None,
+            uncopied_inputs=tuple(self._uncopied),
         )
 
     def _begins(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,15 +216,18 @@ class GraphAudit(GraphCounts):
             is_real = self._emulated is None
             uses = _CaptureUses(self._table, self._made, has_addresses=is_real)
             numbers = CapturedNumbers(self._table)
+            inputs = CapturedInputs(self._table, self._made)
             watching = ExitStack()
             watching.enter_context(numbers.on())
             if self._emulated is not None:
-                for each in (uses, numbers):
+                for each in (uses, numbers, inputs):
                     self._emulated.attach(each)
                     watching.callback(self._emulated.detach, each)
             else:
-                watching.enter_context(CaptureMode(self._table, (uses, numbers)))
-            self._under_way[id(graph)] = _UnderWay(uses, numbers, watching, locate().location)
+                watching.enter_context(CaptureMode(self._table, (uses, numbers, inputs)))
+            self._under_way[id(graph)] = _UnderWay(
+                uses, numbers, inputs, watching, locate().location
+            )
             self._outputs.is_capturing = True
             return begun
 
@@ -234,9 +252,20 @@ class GraphAudit(GraphCounts):
                     self._name(outside)
                 self._changed.captured.update(each.info.number for each in outside)
                 numbers = capture.numbers.sources()
+                written = frozenset(each.info.number for each in outside if each.is_written)
+                inputs = capture.inputs.read(
+                    # What a module holds may not be replaced, whatever is copied.
+                    {each.info.number for each in outside if not each.slots} - written
+                )
                 self._changed.watch(each.place for each in numbers.values())
+                self._changed.watch(place for each in inputs for place in each.places)
                 self._captures[graph] = _Capture(
-                    outside, Replays(capture.location), capture.uses.results, numbers
+                    outside=outside,
+                    replays=Replays(capture.location),
+                    results=capture.uses.results,
+                    numbers=numbers,
+                    inputs=inputs,
+                    written=written,
                 )
             return ended
 
@@ -268,7 +297,11 @@ class GraphAudit(GraphCounts):
             replays.last_at = locate().location
         if self._emulated is not None and capture.held is None and graph.tape is not None:
             capture.held = graph.tape.references()
-        self._check_numbers(capture)
+        if replays.count <= _FIRST or replays.count % _EVERY == 0:
+            frames = frames_of_program()
+            self._check_numbers(capture, frames)
+            if not self._under_way:
+                self._check_inputs(capture, frames)
         stale = [(each, why) for each in capture.outside if (why := self._reason(each))]
         if not stale:
             return
@@ -291,11 +324,12 @@ class GraphAudit(GraphCounts):
                 )
             )
 
-    def _check_numbers(self, capture: _Capture) -> None:
+    def _check_numbers(self, capture: _Capture, frames: list[FrameType]) -> None:
         replays = capture.replays
-        for each, now in changed_numbers(capture.numbers, replays.count, self._table):
+        for each, now in changed_numbers(capture.numbers, frames, self._table):
             key = each.place.key
-            if any(other.value != each.value for other in self._same_place(capture, key)):
+            siblings = (other.numbers.get(key, each) for other in self._siblings(capture))
+            if any(other.value != each.value for other in siblings):
                 continue  # it chooses between graphs
             self._frozen_values.append(
                 FrozenValue(
@@ -307,16 +341,50 @@ class GraphAudit(GraphCounts):
                     captured_at=replays.captured_at,
                     replayed_at=locate().location,
                     replay=replays.count,
-                    changed_at=self._changed.lines_of_numbers.get(key),
+                    changed_at=self._changed.lines_of_places.get(key),
                 )
             )
 
-    def _same_place(self, capture: _Capture, key: tuple[Any, ...]) -> Iterator[FrozenNumber]:
-        """The numbers that other graphs of the same line captured there."""
+    def _check_inputs(self, capture: _Capture, frames: list[FrameType]) -> None:
+        replays = capture.replays
+        for found in new_tensors(capture.inputs, frames, self._table):
+            each = found.read
+            is_written = any(each.number in one.written for one in list(self._captures.values()))
+            if is_written or (found.place and self._chooses(capture, each, found.place.key)):
+                continue
+            if each in capture.inputs:  # reported once
+                capture.inputs.remove(each)
+                self._uncopied.append(
+                    UncopiedInput(
+                        name=each.places[0].text if found.place is None else found.place.text,
+                        argument=found.name if found.place is None else "",
+                        shape=tuple(found.tensor.shape),
+                        dtype=str(found.tensor.dtype).removeprefix("torch."),
+                        operator=each.operator,
+                        used_at=each.location,
+                        captured_at=replays.captured_at,
+                        passed_at=found.passed_at,
+                        replayed_at=locate().location,
+                        replay=replays.count,
+                        changed_at=self._changed.lines_of_places.get(found.place.key)
+                        if found.place is not None
+                        else None,
+                    )
+                )
+
+    def _chooses(self, capture: _Capture, read: CapturedInput, key: Key) -> bool:
+        """Whether another graph of the same line read another tensor from a place."""
+        return any(
+            each.number != read.number and any(place.key == key for place in each.places)
+            for other in self._siblings(capture)
+            for each in other.inputs
+        )
+
+    def _siblings(self, capture: _Capture) -> Iterator[_Capture]:
+        """The other graphs that the same line captured."""
         for each in list(self._captures.values()):
-            is_sibling = each.replays.captured_at == capture.replays.captured_at
-            if each is not capture and is_sibling and key in each.numbers:
-                yield each.numbers[key]
+            if each is not capture and each.replays.captured_at == capture.replays.captured_at:
+                yield each
 
     def _check_outputs(self, capture: _Capture) -> None:
         if self._outputs.have_new_references(capture.outputs):

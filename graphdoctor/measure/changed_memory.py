@@ -11,7 +11,7 @@ from weakref import ref
 import torch
 
 from graphdoctor.device.observe.storages import StorageTable, is_plain
-from graphdoctor.measure.places import Place, Step, follow
+from graphdoctor.measure.places import Key, Place, Step, follow
 from graphdoctor.measure.watch.profiler import replaced
 from graphdoctor.target.frames import locate
 from graphdoctor.values.locations import Location
@@ -31,12 +31,12 @@ class ChangedMemory:
         self._table = table
         self.captured: set[int] = set()  # by number
         self.lines: dict[int, Location | None] = {}
-        self.lines_of_numbers: dict[tuple[Any, ...], Location | None] = {}  # by a place's key
+        self.lines_of_places: dict[Key, Location | None] = {}
         self._attributes: dict[tuple[int, Step], Place] = {}
         self._options: dict[int, list[Place]] = {}  # by the identity of an optimizer
 
     def watch(self, places: Iterable[Place]) -> None:
-        """Look at what changes the numbers in these places."""
+        """Look at what changes the values in these places."""
         for each in places:
             if isinstance(each.root, ref) and isinstance(each.root(), torch.optim.Optimizer):
                 self._options.setdefault(id(each.root()), []).append(each)
@@ -75,7 +75,7 @@ class ChangedMemory:
             method(module, name, value)
             self._note(number, value)
             if self._attributes and (place := self._attributes.get((id(module), name))):
-                self.lines_of_numbers[place.key] = locate().location
+                self.lines_of_places[place.key] = locate().location
 
         return __setattr__
 
@@ -87,7 +87,7 @@ class ChangedMemory:
             result = method(scheduler, *args, **kwargs)
             for each, value in zip(places, before, strict=True):
                 if each.read([]) is not value:
-                    self.lines_of_numbers[each.key] = locate().location
+                    self.lines_of_places[each.key] = locate().location
             return result
 
         return update

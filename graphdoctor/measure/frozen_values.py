@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,18 +17,16 @@ from torch.optim.optimizer import (
 
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.storages import StorageTable
-from graphdoctor.measure.places import Item, Place, Variable, expression_of
-from graphdoctor.target.frames import is_machinery, is_own, locate
+from graphdoctor.measure.places import CapturedFrames, Item, Key, Place, expressions_of_program
+from graphdoctor.target.frames import is_machinery, locate
 from graphdoctor.target.state.kinds.written import MISSING
 from graphdoctor.target.state.snapshot import plain_torch
 from graphdoctor.values.locations import Location
 
-_MOST_FRAMES = 40  # of one operator, torch's included
 _NUMBERS = (int, float, complex)
 # So many operators get these that equality says nothing.
 _COMMON: frozenset[Any] = frozenset({0, 1, -1})
 _COPIES = frozenset({"copy_", "_to_copy"})  # a replay reads pinned memory again
-_EVERY = 8  # replays, after the first ones, share the numbers of a graph among them
 
 
 @dataclass(slots=True)
@@ -43,7 +40,7 @@ class FrozenNumber:
     has_varied: bool = False  # within the capture
 
 
-Sources = dict[tuple[Any, ...], FrozenNumber]
+Sources = dict[Key, FrozenNumber]
 
 
 class CapturedNumbers(Observer):
@@ -51,8 +48,7 @@ class CapturedNumbers(Observer):
 
     def __init__(self, table: StorageTable) -> None:
         self._table = table
-        # Functions that run on after the capture.
-        self._outer_codes = {id(frame.f_code) for frame in _stack(sys._getframe(1))}
+        self._frames = CapturedFrames()
         self._step: list[tuple[str, list[Any], Location | None]] | None = None
         self._sources: Sources = {}
 
@@ -86,36 +82,28 @@ class CapturedNumbers(Observer):
             self._match(call.facts.name, numbers)
 
     def _match(self, operator: str, numbers: list[Any]) -> None:
-        frames = _stack(sys._getframe(2))
         location = None
-        is_outside = False  # of the nearest function of the user's
-        for position, frame in enumerate(frames):
-            is_users = not is_machinery(frame.f_code.co_filename)
-            expression = expression_of(frame, frames[position + 1 :])
-            for operand in expression.operands if expression is not None else ():
-                assert expression is not None
+        nearest: FrameType | None = None  # of the user's
+        for frame, expression in expressions_of_program():
+            for operand in expression.operands:
                 found = expression.numbers(operand, self._number)
                 value = found[0].value if found else MISSING
                 if value not in numbers:
                     continue
-                if is_outside and (type(value) is not float or value in _COMMON):
+                if nearest is not None and (type(value) is not float or value in _COMMON):
                     continue
                 for place, number in found[1:]:
                     if place is not None and self._lasts(place, number):
                         location = location or locate().location
                         self._add(FrozenNumber(place, number, operator, location))
-            is_outside = is_outside or is_users
+            if nearest is None and not is_machinery(frame.f_code.co_filename):
+                nearest = frame
 
     def _lasts(self, place: Place, number: Any) -> bool:
         """Whether the place is there after the capture, and its name means the same then."""
-        root = place.root
-        if isinstance(root, ref):
-            return True
-        if isinstance(root, Variable) and id(root.code) not in self._outer_codes:
-            return False
         # A variable of a loop, or a length, has other uses later.
-        is_variable = isinstance(root, Variable) or len(place.path) == 1
-        return not is_variable or type(number) is float
+        is_variable = not isinstance(place.root, ref) and len(place.path) < 2
+        return self._frames.holds(place) and (not is_variable or type(number) is float)
 
     def _add(self, found: FrozenNumber) -> None:
         known = self._sources.setdefault(found.place.key, found)
@@ -168,17 +156,11 @@ class CapturedNumbers(Observer):
 
 
 def changed_numbers(
-    sources: Sources, replay: int, table: StorageTable
+    sources: Sources, frames: list[FrameType], table: StorageTable
 ) -> Iterator[tuple[FrozenNumber, Any]]:
     """Places that have another number than at capture, with that number; each is given once."""
-    due = list(sources.items())
-    if replay > _EVERY:
-        due = due[replay % _EVERY :: _EVERY]
-    frames: list[FrameType] | None = None
-    for key, each in due:
-        if frames is None and isinstance(each.place.root, Variable):
-            frames = _stack(sys._getframe(1))
-        value = value_of(each.place.read(frames or []), table)
+    for key, each in list(sources.items()):
+        value = value_of(each.place.read(frames), table)
         if value is not MISSING and value != each.value and value == value:
             del sources[key]
             yield each, value
@@ -218,13 +200,3 @@ def _numbers_in(value: object) -> Iterator[Any]:
             yield from _numbers_in(each)
     elif isinstance(value, Mapping):
         yield from _numbers_in(tuple(value.values()))
-
-
-def _stack(frame: FrameType | None) -> list[FrameType]:
-    """The frames from there outwards, without graphdoctor's."""
-    frames: list[FrameType] = []
-    while frame is not None and len(frames) < _MOST_FRAMES:
-        if not is_own(frame.f_code.co_filename):
-            frames.append(frame)
-        frame = frame.f_back
-    return frames

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from weakref import ref
 import torch
 
 from graphdoctor.source.trees import owner_of, tree_of
+from graphdoctor.target.frames import is_own
 from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.kinds.objects import in_slot
 from graphdoctor.target.state.kinds.written import MISSING
@@ -26,6 +28,7 @@ _CONTAINERS = (dict, list, tuple)
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     each.__name__: each for each in (abs, float, int, max, min, pow, round)
 }
+_MOST_FRAMES = 40  # of one operator, torch's included
 _MOST_STEPS = 3  # from a variable to the assignment that it got its number from
 
 
@@ -44,6 +47,7 @@ class Variable(NamedTuple):
 
 Step = str | Item
 Root = ref[Any] | dict[str, Any] | Variable
+Key = tuple[int, tuple[Step, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +59,7 @@ class Place:
     text: str
 
     @property
-    def key(self) -> tuple[int, tuple[Step, ...]]:
+    def key(self) -> Key:
         """Equal for equal places, while their roots live."""
         root = self.root
         if isinstance(root, Variable):
@@ -109,6 +113,38 @@ def _member(owner: object, step: Step) -> object:
         if found is not MISSING:
             return in_slot(found, owner) if isinstance(found, MemberDescriptorType) else found
     return MISSING
+
+
+class CapturedFrames:
+    """The functions that were running when a capture began, whose variables can be read after it."""
+
+    def __init__(self) -> None:
+        self._codes = {id(frame.f_code) for frame in frames_of_program()}
+
+    def holds(self, place: Place) -> bool:
+        """Whether a place is there after the capture."""
+        root = place.root
+        return not isinstance(root, Variable) or id(root.code) in self._codes
+
+
+def frames_of_program() -> list[FrameType]:
+    """The frames that called, the nearest first, without graphdoctor's."""
+    frames: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(frames) < _MOST_FRAMES:
+        if not is_own(frame.f_code.co_filename):
+            frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def expressions_of_program() -> Iterator[tuple[FrameType, Expression]]:
+    """What the frames that called run, the nearest first; not those that read no variable."""
+    frames = frames_of_program()
+    for position, frame in enumerate(frames):
+        operands = _operands_at(frame)
+        if operands:
+            yield frame, Expression(frame, frames[position + 1 :], operands)
 
 
 class Expression:
@@ -213,12 +249,6 @@ def _constant_item(index: ast.expr) -> Item | None:
 def _variable(frame: FrameType, name: str) -> tuple[Root, object] | None:
     found = frame.f_locals
     return (Variable(frame.f_code, name), found[name]) if name in found else None
-
-
-def expression_of(frame: FrameType, callers: list[FrameType]) -> Expression | None:
-    """What a frame runs now; None without its source, or if it reads no variable."""
-    operands = _operands_at(frame)
-    return Expression(frame, callers, operands) if operands else None
 
 
 # By the identity of a code object, which is held: its hash is slow.

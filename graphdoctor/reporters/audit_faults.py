@@ -10,6 +10,7 @@ from graphdoctor.values.audited import (
     FrozenValue,
     OverwrittenOutput,
     StaleTensor,
+    UncopiedInput,
     WrongReplay,
 )
 from graphdoctor.values.figures import count_text
@@ -28,11 +29,13 @@ _HELP = {
 OVERWRITTEN = "overwritten-output"
 FROZEN = "frozen-value"
 WRONG = "wrong-replay"
+UNCOPIED = "uncopied-input"
 RULES = {
     **{f"stale-tensor-{reason}": f"A captured tensor {what}" for reason, what in _HAPPENED.items()},
     OVERWRITTEN: "An output that the program keeps was overwritten by a later replay",
     FROZEN: "A number that the program changed is frozen at capture",
     WRONG: "A replay's result differs from that of its operators, run eagerly",
+    UNCOPIED: "A new input was not copied into the captured one",
 }
 WHY = (
     "A replay uses the addresses and numbers of its capture, reads and writes whatever is there, and"
@@ -77,6 +80,7 @@ def faults_of(report: AuditReport) -> tuple[AuditFault, ...]:
         *map(_of_output, report.overwritten_outputs),
         *map(_of_number, report.frozen_values),
         *map(_of_replay, report.wrong_replays),
+        *map(_of_input, report.uncopied_inputs),
     )
 
 
@@ -87,6 +91,7 @@ def headline(report: AuditReport) -> str:
         (len(report.stale_tensors), "stale tensor"),
         (len(report.overwritten_outputs), "overwritten output"),
         (len(report.frozen_values), "frozen value"),
+        (len(report.uncopied_inputs), "uncopied input"),
     ]
     if report.verified is not None and report.verified.every:
         counts.append((len(report.wrong_replays), "wrong replay"))
@@ -187,4 +192,25 @@ def _of_replay(each: WrongReplay) -> AuditFault:
         "Copy new values in place with `copy_()`, keep numbers in tensors, or capture again."
         if each.frozen
         else "Run with `--debug-eager`: a fault that stays is a fault of the data.",
+    )
+
+
+def _of_input(each: UncopiedInput) -> AuditFault:
+    shape = f"{each.dtype}{list(each.shape)}"
+    new = (
+        f"The call ignores `{each.argument}` ({shape}), a new tensor, and replays read `{each.name}`"
+        if each.argument
+        else f"`{each.name}` ({shape}) is a new tensor, but replays read the captured one"
+    )
+    places = (("Passed", each.passed_at), ("Changed", each.changed_at))
+    return AuditFault(
+        UNCOPIED,
+        f"{new}, into which nothing was copied.",
+        (
+            *(Line(label, place) for label, place in places if place is not None),
+            Line("Replayed", each.replayed_at, replay=each.replay),
+            Line("Captured", each.captured_at),
+            Line("Used", each.used_at, f"{each.operator} reads the captured tensor"),
+        ),
+        "Copy the new tensor into the captured one with `copy_()` before the replay.",
     )

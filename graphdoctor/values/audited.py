@@ -121,6 +121,27 @@ class Verified(Struct, frozen=True):
     unexplained: int = 0
 
 
+class UncopiedInput(Struct, frozen=True):
+    """A call that brings a new tensor, while the replay reads the captured one and nothing was copied there.
+
+    `name` is the expression that the capture read the old tensor from. `argument` is the argument that the
+    call ignores, "" if the expression itself has the new tensor. `passed_at` is the line of the call, if
+    the new tensor came as an argument. `changed_at` is the line that assigned it, if seen.
+    """
+
+    name: str
+    argument: str
+    shape: tuple[int, ...]
+    dtype: str
+    operator: str
+    used_at: Location | None
+    captured_at: Location | None
+    passed_at: Location | None
+    replayed_at: Location | None
+    replay: int
+    changed_at: Location | None = None
+
+
 class AuditReport(Struct, frozen=True):
     """An audited program, or block. `graphs` are counted by the line that captured them.
 
@@ -137,14 +158,21 @@ class AuditReport(Struct, frozen=True):
     stale_tensors: tuple[StaleTensor, ...]
     overwritten_outputs: tuple[OverwrittenOutput, ...] = ()
     frozen_values: tuple[FrozenValue, ...] = ()
-
+    uncopied_inputs: tuple[UncopiedInput, ...] = ()
     wrong_replays: tuple[WrongReplay, ...] = ()
     verified: Verified | None = None
 
     @property
     def has_faults(self) -> bool:
-        found = self.stale_tensors or self.overwritten_outputs
-        return bool(found or self.frozen_values or self.wrong_replays)
+        return any(
+            (
+                self.stale_tensors,
+                self.overwritten_outputs,
+                self.frozen_values,
+                self.uncopied_inputs,
+                self.wrong_replays,
+            )
+        )
 
     @property
     def replays(self) -> int:

@@ -11,7 +11,13 @@ import pytest
 
 from graphdoctor.reporters.formats import names_of, written_as
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.audited import AuditReport, FrozenValue, OverwrittenOutput, StaleTensor
+from graphdoctor.values.audited import (
+    AuditReport,
+    FrozenValue,
+    OverwrittenOutput,
+    StaleTensor,
+    UncopiedInput,
+)
 from graphdoctor.values.locations import Location
 from graphdoctor.values.watched import WatchedGraphs
 
@@ -41,17 +47,23 @@ NUMBER = FrozenValue(
     used_at=line(3), captured_at=line(2), replayed_at=line(11), replay=4, changed_at=line(14),
 )  # fmt: skip
 
+INPUT = UncopiedInput(
+    name="self.tokens", argument="tokens", shape=(4,), dtype="int64", operator="aten::embedding",
+    used_at=line(3), captured_at=line(2), passed_at=line(16), replayed_at=line(11), replay=1,
+)  # fmt: skip
+
 
 def report(
     *stale_tensors: StaleTensor,
     outputs: tuple[OverwrittenOutput, ...] = (),
     numbers: tuple[FrozenValue, ...] = (),
+    inputs: tuple[UncopiedInput, ...] = (),
 ) -> AuditReport:
     return AuditReport(
         schema_version=1, tool_version="1.0", command=("serve me.py",), device="cuda",
         ending="finished", exit_code=0, audited_graphs=(WatchedGraphs(line(2), 1, 0, 1, 4, 0.5),),
         stale_tensors=stale_tensors, overwritten_outputs=outputs,
-        frozen_values=numbers,
+        frozen_values=numbers, uncopied_inputs=inputs,
     )  # fmt: skip
 
 
@@ -60,16 +72,19 @@ def rendered(name: str, audited: AuditReport) -> str:
 
 
 def test_sarif_is_valid_and_has_a_rule_and_a_line_for_each_fault() -> None:
-    document = json.loads(rendered("sarif", report(stale(), outputs=(OUTPUT,), numbers=(NUMBER,))))
+    document = json.loads(
+        rendered("sarif", report(stale(), outputs=(OUTPUT,), numbers=(NUMBER,), inputs=(INPUT,)))
+    )
     jsonschema.Draft202012Validator(SCHEMA).validate(document)
     (run,) = document["runs"]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     places = [each["locations"][0]["physicalLocation"] for each in run["results"]]
     assert [rules[each["ruleIndex"]] for each in run["results"]] == [
-        "stale-tensor-rebound", "overwritten-output", "frozen-value",
+        "stale-tensor-rebound", "overwritten-output", "frozen-value", "uncopied-input",
     ]  # fmt: skip
     assert [(p["artifactLocation"]["uri"], p["region"]["startLine"]) for p in places] == [
         ("serve%20me.py", 9), ("serve%20me.py", 12), ("serve%20me.py", 14),
+        ("serve%20me.py", 16),
     ]  # fmt: skip
 
 
@@ -102,18 +117,21 @@ def test_fingerprints_of_equal_faults_differ_and_outlast_moved_lines() -> None:
 
 
 def test_markdown_and_annotations_name_the_fault_and_its_lines() -> None:
-    found = report(stale(), outputs=(OUTPUT,), numbers=(NUMBER,))
+    found = report(stale(), outputs=(OUTPUT,), numbers=(NUMBER,), inputs=(INPUT,))
     comment, commands = rendered("markdown", found), rendered("github", found)
     assert comment.startswith("<!-- graphdoctor audit -->\n### graphdoctor audit failed: ")
     assert "- Replayed: `serve me.py:9, replay 2`" in comment
     assert "- Kept: `serve me.py:12`" in comment
     assert "is 0.05 now, but replays use 0.1" in comment
-    first, second, _, summary = commands.splitlines()
+    assert "The call ignores" in comment and "- Passed: `serve me.py:16`" in comment
+    first, second, *_, summary = commands.splitlines()
     assert first.startswith(
         "::error file=serve me.py,line=9,endLine=9,title=stale-tensor-rebound::"
     )
     assert second.startswith("::error file=serve me.py,line=12,endLine=12,title=overwritten-output")
-    assert summary.endswith("1 stale tensor, 1 overwritten output, 1 frozen value.")
+    assert summary.endswith(
+        "1 stale tensor, 1 overwritten output, 1 frozen value, 1 uncopied input."
+    )
     assert " passed: " in rendered("markdown", report())
 
 
