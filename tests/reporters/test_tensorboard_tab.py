@@ -110,7 +110,7 @@ def test_tab_shows_report_and_trace_without_a_network(browser: Any, logdir: Path
     board = program.TensorBoard(plugins=[core_plugin.CorePluginLoader(), GraphDoctorPlugin])
     board.configure(logdir=str(logdir), host="127.0.0.1", port=0, load_fast="false")
     url = board.launch().rstrip("/")
-    context = browser.new_context(viewport={"width": 1180, "height": 900})
+    context = browser.new_context(viewport={"width": 1180, "height": 900}, color_scheme="null")
     try:
         page = context.new_page()
         complaints: list[str] = []
@@ -129,5 +129,15 @@ def test_tab_shows_report_and_trace_without_a_network(browser: Any, logdir: Path
         page.wait_for_selector("canvas >> nth=1")
         assert all(one.startswith((url, "about:", "data:")) for one in asked)
         assert [one for one in complaints if "/favicon.ico " not in one] == []
+        board_page = context.new_page()  # dark by TensorBoard's switch, in a light browser
+        board_page.goto(f"{url}/?darkMode=true#graphdoctor")
+        tab = board_page.frame_locator("iframe")
+        tab.locator("canvas").wait_for()
+        dark = "document.documentElement.style.colorScheme"
+        assert tab.locator("body").evaluate(dark) == "dark"
+        report = tab.frame_locator("iframe").locator("body")
+        assert report.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+        board_page.evaluate("document.body.classList.remove('dark-mode')")
+        assert tab.locator("body").evaluate(dark) == "light"
     finally:
         context.close()

@@ -13,6 +13,7 @@ function make(tag, parent, fields = {}) {
 
 export async function render() {
   make("link", document.head, { rel: "stylesheet", href: at("style.css") });
+  if (parent !== window) followTensorBoard();
   const main = make("main", document.body);
   try {
     const runs = await (await fetch(at("runs"))).json();
@@ -25,6 +26,17 @@ export async function render() {
   } catch (error) {
     main.textContent = `The runs cannot be read: ${error}`;
   }
+}
+
+// Dark by TensorBoard's own switch, which frames do not learn from the browser.
+function followTensorBoard() {
+  const board = parent.document.body;
+  const follow = () => {
+    const isDark = board.classList.contains("dark-mode");
+    document.documentElement.style.colorScheme = isDark ? "dark" : "light";
+  };
+  new MutationObserver(follow).observe(board, { attributeFilter: ["class"] });
+  follow();
 }
 
 function pane(main, runs, first, title) {
