@@ -18,7 +18,7 @@ from graphdoctor.cli.output import (
     of_rank,
     say,
 )
-from graphdoctor.values.errors import CannotDoItHere
+from graphdoctor.values.errors import CannotDoItHere, UsageError
 
 EXIT_FOUND = 1
 
@@ -29,7 +29,7 @@ class AuditCommand:
       graphdoctor audit serve.py -- --port 8000
       graphdoctor audit --device emulated --json audit.json train.py
       graphdoctor audit --report sarif=audit.sarif train.py
-      graphdoctor audit --verify every=100 serve.py
+      graphdoctor audit --verify every=100 --blame wrong.py serve.py
 
     Graphs of torch.cuda.graph, make_graphed_callables and torch.compile are
     checked. The page on stderr names each tensor that a replay uses at its
@@ -37,9 +37,9 @@ class AuditCommand:
     program keeps while later replays overwrite it, each number that the program
     changes while replays use the captured one, and each new tensor that was not
     copied into the captured one. With --verify, replays are compared with an
-    eager run of their operators, and the first operator that differs is named.
-    The exit code is the program's own; if that is 0 and anything was found, it
-    is 1.
+    eager run of their operators, and the first operator that differs is named;
+    --blame writes a small script that shows it. The exit code is the program's
+    own; if that is 0 and anything was found, it is 1.
     """
 
     name = "audit"
@@ -57,6 +57,8 @@ class AuditCommand:
             help="compare each graph's first replay, and each Nth after it, with an eager run")  # fmt: skip
         eager.add_argument("--debug-eager", action="store_true",
             help="run the operators of each replay eagerly instead")  # fmt: skip
+        add("--blame", metavar="FILE",
+            help="write the smallest script there that shows the first wrong replay (with --verify)")  # fmt: skip
         add("--json", metavar="FILE", help="save the report there too")
         add_report_argument(parser, "AuditReport")
         add_color_argument(parser)
@@ -64,6 +66,8 @@ class AuditCommand:
     def run(self, args: argparse.Namespace) -> int:
         check_json_writable(args)
         check_reports_writable(args)
+        if args.blame and not args.verify:
+            raise UsageError("--blame needs --verify every=N, which finds the wrong replay")
         program, process = program_of(args), os.getpid()
         import torch
 
@@ -78,22 +82,35 @@ class AuditCommand:
         # The program may change directory, and put another stream in stderr's place.
         stream, look = sys.stderr, look_of(args, sys.stderr)
         json = of_rank(Path(args.json).absolute(), rank()) if args.json else None
+        blame = of_rank(Path(args.blame).absolute(), rank()) if args.blame else None
         files = [(name, of_rank(path.absolute(), rank())) for name, path in args.report]
         has_gpu = torch.cuda.is_available()
         if args.device == "cuda" and not has_gpu:
             raise CannotDoItHere("--device cuda needs a GPU, and torch finds none here")
         is_emulated = args.device == "emulated" or not has_gpu
         with EmulatedDevice() if is_emulated else nullcontext():
-            report, text = audit_program(program, verify=args.verify, debug_eager=args.debug_eager)
+            report, text, script = audit_program(
+                program,
+                verify=args.verify,
+                debug_eager=args.debug_eager,
+                blame=blame is not None,
+            )
         if os.getpid() != process:  # a child that the program forked
             return report.exit_code
         if json is not None:
             save(written(report), json)
+        if blame is not None and script is not None:
+            save(script, blame)
         for name, path in files:
             save(written_as(name, report, Look(base=look.base)), path)
         if text:
             say(stream, f"{text}\n")
         say(stream, page_of(report, look))
+        if blame is not None:
+            found = (
+                f"written to {blame}" if script is not None else "no script shows a wrong replay"
+            )
+            say(stream, f"blame: {found}\n")
         return report.exit_code or (EXIT_FOUND if report.has_faults else 0)
 
 

@@ -23,6 +23,7 @@ from graphdoctor.device.observe.operators import (
 )
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable, parts_of
 from graphdoctor.device.real import CaptureMode, RealStorageTable, private_pools
+from graphdoctor.measure.blame import shows_difference, smallest_script
 from graphdoctor.measure.changed_memory import ChangedMemory
 from graphdoctor.measure.frozen_values import (
     CapturedNumbers,
@@ -147,7 +148,7 @@ class _UnderWay(NamedTuple):
 class GraphAudit(GraphCounts):
     """Counts graphs, and before each replay checks the memory from outside that the capture used."""
 
-    def __init__(self, *, every: int = 0, debug_eager: bool = False) -> None:
+    def __init__(self, *, every: int = 0, debug_eager: bool = False, blame: bool = False) -> None:
         super().__init__(Gate())
         self._emulated: EmulatedDevice | None = entered()
         self._table = self._emulated.table if self._emulated is not None else RealStorageTable()
@@ -157,7 +158,9 @@ class GraphAudit(GraphCounts):
         self._outputs = HeldOutputs(self._table)
         self._changed = ChangedMemory(self._table)
         self._verifier = (
-            ReplayVerifier(self._table, self._emulated, every=every, instead=debug_eager)
+            ReplayVerifier(
+                self._table, self._emulated, every=every, instead=debug_eager, keeps_inputs=blame
+            )
             if every or debug_eager
             else None
         )
@@ -205,6 +208,12 @@ class GraphAudit(GraphCounts):
             verified=self._verifier.counts if self._verifier is not None else None,
             uncopied_inputs=tuple(self._uncopied),
         )
+
+    def blame(self, shows: Callable[[str], bool] = shows_difference) -> str | None:
+        """The smallest script that shows the first wrong replay; None without one. After the block."""
+        blamed = self._verifier.blamed if self._verifier is not None else ()
+        scripts = (smallest_script(operators, shows) for operators in blamed)
+        return next((script for script in scripts if script is not None), None)
 
     def _begins(self, method: Callable[..., Any]) -> Callable[..., Any]:
         counted = super()._begins(method)
@@ -447,7 +456,9 @@ def _outside_pools(outside: list[_Outside]) -> list[_Outside]:
 
 
 @contextmanager
-def audit(*, verify: int = 0, debug_eager: bool = False) -> Iterator[GraphAudit]:
+def audit(
+    *, verify: int = 0, debug_eager: bool = False, blame: bool = False
+) -> Iterator[GraphAudit]:
     """Check each CUDA graph that is captured in the block, before each of its replays.
 
     The device is the emulated one if the block is inside `graphdoctor.EmulatedDevice()`, else
@@ -455,19 +466,29 @@ def audit(*, verify: int = 0, debug_eager: bool = False) -> Iterator[GraphAudit]
 
     `verify=100`: the first replay of each graph, and each 100th after it, is compared with its operators, run
     eagerly on what the program's tensors and numbers are then. `debug_eager`: every replay is this eager run.
+    `blame`: keep what `blame()` of this needs to write the smallest script that shows a wrong replay.
     """
-    audited = GraphAudit(every=verify, debug_eager=debug_eager)
+    audited = GraphAudit(every=verify, debug_eager=debug_eager, blame=blame)
     with audited.on(torch.cuda.CUDAGraph):
         yield audited
 
 
+class AuditedProgram(NamedTuple):
+    """`text` is what Python would write to stderr; `script` shows the first wrong replay, if that was asked for."""
+
+    report: AuditReport
+    text: str
+    script: str | None
+
+
 def audit_program(
-    program: Program, *, verify: int = 0, debug_eager: bool = False
-) -> tuple[AuditReport, str]:
-    """Run it to its end on the device that is entered; the report, and what Python would write to stderr.
+    program: Program, *, verify: int = 0, debug_eager: bool = False, blame: bool = False
+) -> AuditedProgram:
+    """Run it to its end on the device that is entered.
 
     Raises UsageError where there is no such program.
     """
-    with audit(verify=verify, debug_eager=debug_eager) as audited:
+    with audit(verify=verify, debug_eager=debug_eager, blame=blame) as audited:
         ended = run_program(program, lambda: False)
-    return audited.report(program.command, ended.ending, ended.exit_code), ended.text
+    report = audited.report(program.command, ended.ending, ended.exit_code)
+    return AuditedProgram(report, ended.text, audited.blame() if blame else None)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import networkx
 import torch
 
 from graphdoctor.device.observe.fallback import run_operator
@@ -28,7 +29,7 @@ class Captured:
     geometry: Geometry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class HostScalar:
     """A CPU tensor of no dimension, whose value a graph has frozen."""
 
@@ -36,7 +37,7 @@ class HostScalar:
     memory: Captured
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FrozenNumber:
     """A number that variables or attributes of the program had at capture."""
 
@@ -119,9 +120,18 @@ class Operators:
                 self.random |= fills
         self.filled = {m: index for m, index in self.filled.items() if m.number not in unknown}
 
-    @property
-    def outside_written(self) -> set[int]:
-        return {memory.number for memory in self.filled} - self.made
+    def needed_by(self, last: int) -> list[int]:
+        """The operators that are run and that one depends on, and it, in order."""
+        depends: Any = networkx.DiGraph()
+        depends.add_node(last)
+        writers: dict[int, int] = {}
+        for index in self.run:
+            each = self.all[index]
+            fills = {memory.number for memory in each.fills}
+            writers_of = {writers[number] for number in each.reads | fills if number in writers}
+            depends.add_edges_from((writer, index) for writer in writers_of)
+            writers.update(dict.fromkeys(fills, index))
+        return sorted({last, *networkx.ancestors(depends, last)})
 
 
 class OperatorRecorder(Observer):

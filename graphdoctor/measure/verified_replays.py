@@ -19,6 +19,7 @@ from graphdoctor.device.observe.tape import running_again
 from graphdoctor.device.real import CaptureMode, private_pools
 from graphdoctor.graphs.compare import Gap, gap_between, has_same_bits, have_same_bits, is_as_far
 from graphdoctor.graphs.generator import generator_state, set_generator_state
+from graphdoctor.measure.blame import BlamedOperator, Operand
 from graphdoctor.measure.captured_operators import (
     Argument,
     AsCaptured,
@@ -38,6 +39,7 @@ from graphdoctor.target.state.snapshot import plain_torch
 from graphdoctor.values.audited import OperatorInput, Verified, WrongReplay
 from graphdoctor.values.locations import Location
 
+_MOST_BLAMED = 64  # operators, the last ones before the wrong one
 Origins = dict[int, list[tuple[Geometry, Origin]]]  # by the number of a storage
 
 
@@ -154,13 +156,15 @@ class ReplayVerifier:
 
     def __init__(
         self, table: StorageTable, device: EmulatedDevice | None, *, every: int,
-        instead: bool = False,
+        instead: bool = False, keeps_inputs: bool = False,
     ) -> None:  # fmt: skip
+        self._keeps_inputs = keeps_inputs
         self._table, self._device, self._every, self._instead = table, device, every, instead
         self._under_way: dict[int, tuple[OperatorRecorder, ExitStack, Location | None]] = {}
         self._graphs: WeakKeyDictionary[Any, _Graph] = WeakKeyDictionary()
         self._made: set[int] = set()  # by number, in all captures
         self.found: list[WrongReplay] = []
+        self.blamed: list[tuple[BlamedOperator, ...]] = []  # of the same replays, if `keeps_inputs`
         self._counts: dict[str, int] = defaultdict(int)
 
     @property
@@ -265,7 +269,7 @@ class ReplayVerifier:
                 return _Trial(known.operators, now, self._table)
         except NotThere:
             self._counts["gone"] += 1
-        except (RuntimeError, MemoryError):
+        except Exception:  # whatever operators raise: the program goes on
             self._counts["failed"] += 1
         return None
 
@@ -274,21 +278,26 @@ class ReplayVerifier:
         try:
             with running_again(with_inference=known.operators.with_inference):
                 differs = trial.judged(exact=self._device is not None)
-        except (RuntimeError, MemoryError):
+                if differs is None or differs.index in known.reported:
+                    return
+                if differs.index is None:
+                    self._counts["unexplained"] += 1
+                    return
+                known.reported.add(differs.index)
+                if self._keeps_inputs:
+                    self.blamed.append(trial.inputs_of(differs.index))
+                inputs = tuple(
+                    map(trial.now.described, known.operators.all[differs.index].arguments())
+                )
+        except Exception:  # whatever operators raise: the program goes on
             self._counts["failed"] += 1
             return
-        if differs is None or differs.index in known.reported:
-            return
-        if differs.index is None:
-            self._counts["unexplained"] += 1
-            return
-        known.reported.add(differs.index)
-        each, gap = known.operators.all[differs.index], differs.gap
+        entry, gap = known.operators.all[differs.index].entry, differs.gap
         self.found.append(
             WrongReplay(
-                operator=each.entry.facts.name,
-                used_at=each.entry.location,
-                inputs=tuple(map(trial.now.described, each.arguments())),
+                operator=entry.facts.name,
+                used_at=entry.location,
+                inputs=inputs,
                 max_abs=gap.max_abs,
                 max_rel=gap.max_rel,
                 detail=gap.detail,
@@ -417,6 +426,35 @@ class _Trial:
         memory = min(sure, key=self._operators.filled.__getitem__)
         index = self._operators.filled[memory]
         return _Differs(index, sure[memory], frozen=False, repeats=not drifts)
+
+    def inputs_of(self, last: int) -> tuple[BlamedOperator, ...]:
+        """The operators that one depends on, and it, with copies of what they get."""
+        now, then = (
+            EagerRun(self._operators, arguments, self._table, self._before)
+            for arguments in (self.now, self._then)
+        )
+        wanted = self._operators.needed_by(last)[-_MOST_BLAMED:]
+        found: list[BlamedOperator] = []
+        for index in self._operators.run:
+            if index in wanted:
+                each = self._operators.all[index]
+                operands = {arg: self._operand(arg, now, then) for arg in each.arguments()}
+                found.append(BlamedOperator(each, operands))
+            if index == last:
+                break
+            now.step(index)
+            then.step(index)
+        return tuple(found)
+
+    def _operand(self, argument: Argument, now: EagerRun, then: EagerRun) -> Operand:
+        name = self.now.described(argument).name
+        if isinstance(argument, Captured):
+            values = then.tensor(argument).clone(), now.tensor(argument).clone()
+            return Operand(*values, name, argument in self.now.changed)
+        before, after = self._then.value(argument), self.now.value(argument)
+        if isinstance(argument, FrozenNumber):
+            return Operand(before, after, name, bool(before != after))
+        return Operand(before, after.clone(), name, not has_same_bits(before, after))
 
     def _side_by_side(
         self, now: EagerRun, then: EagerRun, *, exact: bool
