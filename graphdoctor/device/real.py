@@ -19,8 +19,8 @@ from graphdoctor.device.observe.host_calls import (
     RNG_CALLS,
     answer_as_captured,
     note_refused_optimizers,
-    refusal_of_rng_call,
     rng_call_name,
+    rng_event,
     telling_repr,
 )
 from graphdoctor.device.observe.meeting import meeting_of_process
@@ -28,7 +28,7 @@ from graphdoctor.device.observe.operators import Call, Observer, tensors_of
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.target.frames import is_machinery
-from graphdoctor.values.host_events import IS_CAPTURING, WATCHED_CALLS, HostEvent, RngState
+from graphdoctor.values.host_events import IS_CAPTURING, WATCHED_CALLS, HostEvent
 
 
 class RealStorageTable(StorageTable):
@@ -213,11 +213,11 @@ class WatchedDevice:
     def _telling_of_seed(self, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             argument = args[0] if args else next(iter(kwargs.values()), None)
-            refusal = refusal_of_rng_call(
-                method, argument, current_seed=_current_seed, seed_of=_seed_of_state
-            )
             name = rng_call_name(method, sys._getframe(1))
-            self.event(RngState(name, refusal=refusal))
+            event = rng_event(
+                name, method, argument, current_seed=_current_seed, seed_of=_seed_of_state
+            )
+            self.event(event)
             return original(*args, **kwargs)
 
         return call

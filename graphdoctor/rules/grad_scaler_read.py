@@ -8,18 +8,26 @@ from graphdoctor.rules.causes.reads import host_reads
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
 
+_FLAG_READ = "`scaler.step()` reads found_inf on the CPU, which is a host sync, to decide whether the optimizer steps."
+_SCALE_READ = "`scaler.get_scale()` reads the scale on the CPU, which is a host sync."
+_READ_LATER = (
+    "Call `scaler.get_scale()` outside the step, after the replay, together with what depends on the scale,"
+    " such as `scheduler.step()`."
+)
+
 
 class GradScalerRead(RecordingRule):
     """The gradient scaler checks for overflow on the CPU.
 
     `scaler.step(optimizer)` reads the GPU flag `found_inf` and skips the optimizer step if the flag is
     set. That read is a host sync, which CUDA rejects during capture. `scaler.get_scale()` reads the
-    scale in the same way.
+    scale in the same way, whichever optimizer it is.
 
     An optimizer that takes the flag on the GPU reads nothing, and is not reported.
 
     Use `fused=True` with Adam, AdamW or SGD, which skip the update on the GPU. Or train in bfloat16,
-    which needs no scaler. Or keep the scaler and the optimizer outside the captured region.
+    which needs no scaler. Or keep the scaler and the optimizer outside the captured region. Call
+    `scaler.get_scale()` after the replay.
     """
 
     id = "GD112"
@@ -30,18 +38,17 @@ class GradScalerRead(RecordingRule):
     is_glue = True
     evidence = MEASURED
     fix = (
-        "Use a fused optimizer (fused=True), which takes the flag on the GPU, or bfloat16, "
-        "which needs no scaler. Or run the optimizer step outside the captured region."
+        "Use Adam, AdamW or SGD with fused=True, which takes the flag on the GPU, or bfloat16, which needs no"
+        " scaler. Or call scaler.step() and scaler.update() outside the captured region, after the replay."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for read in host_reads(recording):
             if read.of_scaler:
-                message = (
-                    "The gradient scaler reads found_inf or its scale on the CPU to decide whether the "
-                    "optimizer steps, which is a host sync."
-                )
-                yield at_op(read.iteration, read.op, message)
+                if read.of_scaler == "scale":
+                    yield at_op(read.iteration, read.op, _SCALE_READ, fix=_READ_LATER)
+                else:
+                    yield at_op(read.iteration, read.op, _FLAG_READ, fix=_fix(recording))
 
     @staticmethod
     def bad() -> object:
@@ -84,3 +91,18 @@ class GradScalerRead(RecordingRule):
 
         inputs = (torch.randn(8, 16, device="cuda"),)
         return SimpleNamespace(step=step, inputs=inputs, state=[model, optimizer, scaler])
+
+
+def _fix(recording: Recording) -> str:
+    """The way out that some optimizer of the step does not have is left out."""
+    without = sorted(
+        each.class_name
+        for each in recording.optimizers
+        if not each.fused and each.class_name not in ("Adam", "AdamW", "SGD")
+    )
+    if not without:
+        return ""
+    return (
+        f"{without[0]} has no fused=True for a GPU. Train in bfloat16, which needs no scaler. Or call scaler.step()"
+        " and scaler.update() outside the captured region, after the replay."
+    )

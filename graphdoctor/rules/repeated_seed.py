@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.operators import draws
+from graphdoctor.rules.causes.seeds import DRAW_ONCE, first_draw
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
 from graphdoctor.values.host_events import RngState
-from graphdoctor.values.recording import Iteration, Recording
-
-_SEEDING = ("manual_seed()", "manual_seed_all()")
+from graphdoctor.values.recording import Recording
 
 
 class RepeatedSeed(RecordingRule):
@@ -28,13 +26,14 @@ class RepeatedSeed(RecordingRule):
     name = "repeated-seed"
     effect = "replay-is-wrong"
     evidence = MEASURED
-    fix = "Draw the numbers that must repeat once, before the step, and keep them in a tensor."
+    fix = DRAW_ONCE
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
+            refused = {each.seed for each in iteration.events_of(RngState) if each.refusal}
             for event in iteration.events_of(RngState):
-                if not event.refusal and _seeds(event):  # GD110 reports a refused one
-                    drawn = _draws_after(event, iteration)
+                if event.seed is not None and event.seed not in refused:  # those are GD110's
+                    drawn = first_draw(event, iteration)
                     if drawn:
                         message = (
                             f"{event.name} sets the same seed in every step: {drawn} repeats its "
@@ -62,15 +61,3 @@ class RepeatedSeed(RecordingRule):
             return x + noise
 
         return step, (torch.randn(8, 16, device="cuda"),)
-
-
-def _seeds(event: RngState) -> bool:
-    return event.name.endswith(_SEEDING)
-
-
-def _draws_after(event: RngState, iteration: Iteration) -> str:
-    """The first operator on the device that draws after the call; "" if none does."""
-    for op in iteration.ops[event.op_index :]:
-        if op.is_cuda and draws(op):
-            return op.name.rpartition(".")[0]
-    return ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import structs
+from msgspec.structs import replace
 
+from graphdoctor.rules.causes.seeds import for_repeated
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
 from graphdoctor.values.host_events import RngState
 from graphdoctor.values.recording import Iteration, Recording
@@ -22,8 +23,9 @@ class RngStateCall(RecordingRule):
     and so are reading the state and checkpointing with `preserve_rng_state`. torch before 2.10 rejects
     those too, and then they are reported.
 
-    Seed once, before the step. Draw numbers that must repeat once, and keep them in a tensor. With an
-    older torch, pass `preserve_rng_state=False` to checkpointing of code without dropout.
+    Seed once, before the step. Draw numbers that must repeat once, and keep them in a tensor: before
+    the step if they repeat in every step, else in the step. With an older torch, pass
+    `preserve_rng_state=False` to checkpointing of code without dropout.
     """
 
     id = "GD110"
@@ -31,20 +33,24 @@ class RngStateCall(RecordingRule):
     effect = "capture-fails"
     explains = ("GD101", "GD103", "GD104")
     evidence = f"{MEASURED}; the refusals before torch 2.10 are documentation (pytorch#162505)"
-    fix = (
-        "Seed before the step. With torch before 2.10, pass preserve_rng_state=False to "
-        "torch.utils.checkpoint if the checkpointed code draws no random numbers."
-    )
+    fix = "Seed before the step, and draw the numbers that must repeat once, into a tensor."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
-            events = [each for each in iteration.events_of(RngState) if each.refusal]
-            for event in events:
+            calls = iteration.events_of(RngState)
+            events = [each for each in calls if each.refusal]
+            seeds = {each.seed for each in events} - {None}
+            for event in calls:
+                if not event.refusal:
+                    if event.seed in seeds:  # the seed that an earlier call has set
+                        yield replace(at_event(iteration.index, event, ""), follows=True)
+                    continue
                 hit = at_event(iteration.index, event, _message(event))
+                hit = replace(hit, fix=_fix(event, iteration, recording))
                 first = events[0]
                 if _in_backward(event, iteration) and not _in_backward(first, iteration):
                     # Checkpointing sets the state again when it recomputes: the same cause.
-                    hit = structs.replace(hit, location=first.location, stack=first.stack)
+                    hit = replace(hit, location=first.location, stack=first.stack)
                 yield hit
 
     @staticmethod
@@ -74,6 +80,17 @@ class RngStateCall(RecordingRule):
 
 def _message(event: RngState) -> str:
     return f"PyTorch refuses {event.name} during capture: {event.refusal.rstrip('.')}."
+
+
+def _fix(event: RngState, iteration: Iteration, recording: Recording) -> str:
+    if "current_seed during CUDA graph capture" in event.refusal:  # torch before 2.10
+        return (
+            "Seed before the step. If torch.utils.checkpoint makes the call, pass it preserve_rng_state=False,"
+            " unless the checkpointed code draws random numbers."
+        )
+    if repeated := for_repeated(event, iteration, recording):
+        return repeated
+    return "Seed before the step." if event.seed is not None else ""
 
 
 def _in_backward(event: RngState, iteration: Iteration) -> bool:

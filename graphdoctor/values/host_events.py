@@ -92,9 +92,11 @@ class MayBeRefused(HostEvent, frozen=True):
 
 
 class RngState(MayBeRefused, frozen=True, tag="rng-state"):
-    """The CUDA generator's state is read or set."""
+    """The CUDA generator's state is read or set. `seed` is what `manual_seed()` sets, None for another call."""
 
     ends_graph = True
+
+    seed: int | None = None
 
 
 class UnorderedWork(MayBeRefused, frozen=True, tag="stream-order"):

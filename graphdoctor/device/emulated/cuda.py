@@ -13,14 +13,13 @@ import torch
 from graphdoctor.device.emulated.graph import CapturingDevice, EmulatedGraph
 from graphdoctor.device.emulated.logical import LogicalDevice, wants_cuda
 from graphdoctor.device.emulated.streams import EmulatedEvent, EmulatedStream, EmulatedStreamContext
-from graphdoctor.device.observe.host_calls import refusal_of_rng_call, rng_call_name
+from graphdoctor.device.observe.host_calls import rng_call_name, rng_event
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.values.host_events import (
     ACCELERATOR_SYNCHRONIZE,
     IS_CAPTURING,
     SYNCHRONIZE,
-    RngState,
 )
 
 
@@ -67,10 +66,10 @@ def _tell(
 ) -> None:
     method, args, kwargs = call
     argument = args[0] if args else next(iter(kwargs.values()), None)
-    refusal = refusal_of_rng_call(
-        method, argument, current_seed=generator.initial_seed, seed_of=_seed_of
+    event = rng_event(
+        name, method, argument, current_seed=generator.initial_seed, seed_of=_seed_of
     )
-    device.event(RngState(name, refusal=refusal))
+    device.event(event)
 
 
 _PLAIN_GENERATOR = torch.Generator

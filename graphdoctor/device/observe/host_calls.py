@@ -11,7 +11,7 @@ import torch
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.device.observe.versions import captures_rng_state
-from graphdoctor.values.host_events import HostEvent, RefusedOptimizer, TensorRepr
+from graphdoctor.values.host_events import HostEvent, RefusedOptimizer, RngState, TensorRepr
 
 RNG_CALLS = (
     "get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all", "manual_seed",
@@ -29,18 +29,30 @@ _OTHER_SEED = (
 )
 
 
-def refusal_of_rng_call(
+def rng_event(
+    name: str,
     method: str,
     argument: Any,
     *,
     current_seed: Callable[[], int],
     seed_of: Callable[[torch.Tensor], int],
-) -> str:
-    """What torch says to this call in a capture; "" where it captures it.
+) -> RngState:
+    """The event of a call by that name, with what torch says to it in a capture.
 
     `argument` is the seed or the state that the call sets. torch captures a call that leaves the
     seed as it is, since only the offset of a captured generator lives on the device.
     """
+    seed = int(argument) % 2**64 if method in ("manual_seed", "manual_seed_all") else None
+    refusal = _refusal_of_rng_call(method, argument, current_seed, seed_of)
+    return RngState(name, refusal=refusal, seed=seed)
+
+
+def _refusal_of_rng_call(
+    method: str,
+    argument: Any,
+    current_seed: Callable[[], int],
+    seed_of: Callable[[torch.Tensor], int],
+) -> str:
     if method in ("seed", "seed_all"):
         return _NOT_IN_CAPTURE.format("seed")
     sets = method in ("set_rng_state", "set_rng_state_all", "manual_seed", "manual_seed_all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from msgspec import Struct
 
@@ -19,17 +20,18 @@ _SCALER_OPERATORS = frozenset({"_amp_foreach_non_finite_check_and_unscale_", "_a
 # first RNN with dropout draws a seed, reads it on the host and makes its state anew.
 _SEEDING = ("random_", "_local_scalar_dense", "_cudnn_init_dropout_state")
 
+ScalerValue = Literal["", "flag", "scale"]
 _Reading = Callable[[Iteration], Iterator[tuple[Op, TensorUse]]]
 
 
 class Read(Struct, frozen=True):
-    """One value that the host waits for. `of_scaler`: it belongs to a GradScaler's bookkeeping."""
+    """One value that the host waits for. `of_scaler`: which one of a GradScaler's, "" for any other."""
 
     iteration: int
     op: Op
     use: TensorUse
     flow: Flow
-    of_scaler: bool
+    of_scaler: ScalerValue
 
 
 @once
@@ -52,7 +54,7 @@ def _all_reads(recording: Recording, reading: _Reading) -> Iterator[Read]:
             key = (op.location, op.stack)
             if key not in flows:
                 flows[key] = flow_from(op.location, op.stack, lines)
-            yield Read(iteration.index, op, use, flows[key], use.storage in scaler)
+            yield Read(iteration.index, op, use, flows[key], scaler.get(use.storage, ""))
 
 
 def tensor_lines(iteration: Iteration) -> frozenset[Line]:
@@ -98,16 +100,18 @@ def _reading_device(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:
             yield op, transfer.source
 
 
-def _scaler_storages(iteration: Iteration) -> frozenset[int]:
-    """Storages of torch.amp.GradScaler: its scale, growth tracker and found_inf flags."""
-    found: set[int] = set()
+def _scaler_storages(iteration: Iteration) -> dict[int, ScalerValue]:
+    """Storages of torch.amp.GradScaler: its scale, and its growth tracker and found_inf flags."""
+    found: dict[int, ScalerValue] = {}
     for op in iteration.ops:
         if op.base_name in _SCALER_OPERATORS:
             # Gradients come in a list: only what is passed singly is the scaler's own.
-            found.update(arg.storage for arg in op.args if isinstance(arg, TensorUse))
+            found |= {arg.storage: "flag" for arg in op.args if isinstance(arg, TensorUse)}
         elif found and op.base_name == "_to_copy" and op.inputs[0].storage in found:
-            found.update(use.storage for use in op.outputs)
-    return frozenset(found)
+            found |= {use.storage: found[op.inputs[0].storage] for use in op.outputs}
+        if op.base_name == "_amp_update_scale_":
+            found[op.inputs[0].storage] = "scale"
+    return found
 
 
 def dropout_seeding(iteration: Iteration) -> frozenset[int]:
