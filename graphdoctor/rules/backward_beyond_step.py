@@ -51,7 +51,7 @@ class BackwardBeyondStep(RecordingRule):
     name = "backward-beyond-step"
     effect = "capture-fails"
     evidence = MEASURED
-    fix = "Compute the tensor inside the step, or pass tensor.detach() to the step."
+    fix = "Compute the tensor inside the step and keep none from before, or pass tensor.detach() to the step."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:

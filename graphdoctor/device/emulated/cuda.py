@@ -66,9 +66,7 @@ def _tell(
 ) -> None:
     method, args, kwargs = call
     argument = args[0] if args else next(iter(kwargs.values()), None)
-    event = rng_event(
-        name, method, argument, current_seed=generator.initial_seed, seed_of=_seed_of
-    )
+    event = rng_event(name, method, argument, current_seed=generator.initial_seed, seed_of=_seed_of)
     device.event(event)
 
 

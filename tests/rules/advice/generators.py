@@ -165,7 +165,9 @@ DEFAULT = "Draw from the default generator"
 @GENERATORS.before("GD115", DEFAULT, same=False)
 def actions_of_own_generator() -> object:
     generator = own()
-    return (lambda x: torch.multinomial(x.softmax(1), 1, replacement=True, generator=generator)), (cuda(8, 4),)
+    return (lambda x: torch.multinomial(x.softmax(1), 1, replacement=True, generator=generator)), (
+        cuda(8, 4),
+    )
 
 
 @GENERATORS.after

@@ -25,14 +25,14 @@ def layer(out: int = 4) -> nn.Linear:
 def headed(*, inside: bool = False, detached: bool = False) -> object:
     """A head on the features of a backbone that is trained along."""
     backbone, head, image = layer(), layer(2), torch.ones(8, 4, device="cuda")
-    kept = backbone(image)
+    kept = None if inside else backbone(image)
     if detached:
         kept = kept.detach()
 
     def step(x):
         head.zero_grad()
         backbone.zero_grad()
-        features = backbone(image) if inside else kept
+        features = backbone(image) if kept is None else kept
         loss = (head(features) * x).sum()
         loss.backward(retain_graph=True)
         return loss.detach(), head.weight.grad
@@ -98,11 +98,11 @@ def table_of_the_call() -> object:
 def compared(*, inside: bool) -> object:
     """Samples against the prototypes of their classes, which a head holds."""
     head = layer(3)
-    kept = F.normalize(head.weight, dim=1)
+    kept = None if inside else F.normalize(head.weight, dim=1)
 
     def step(x):
         head.zero_grad()
-        prototypes = F.normalize(head.weight, dim=1) if inside else kept
+        prototypes = F.normalize(head.weight, dim=1) if kept is None else kept
         loss = (F.normalize(x, dim=1) @ prototypes.T).logsumexp(1).mean()
         loss.backward(retain_graph=True)
         return loss.detach(), head.weight.grad
@@ -147,38 +147,3 @@ def state_carried_with_its_graph() -> object:
 @GRADIENTS.after
 def state_carried_detached() -> object:
     return carried(detaches=True)
-
-
-class Remembers(nn.Module):
-    """A model that keeps its last loss for who logs it."""
-
-    def __init__(self, *, detaches: bool) -> None:
-        super().__init__()
-        self.layer, self.detaches, self.loss = layer(), detaches, None
-
-    def forward(self, x):
-        loss = self.layer(x).square().mean()
-        self.loss = loss.detach() if self.detaches else loss
-        return loss
-
-
-def remembered(*, detaches: bool) -> object:
-    model = Remembers(detaches=detaches)
-
-    def step(x):
-        model.zero_grad()
-        loss = model(x)
-        loss.backward()
-        return loss.detach()
-
-    return step, (cuda(8, 4),)
-
-
-@GRADIENTS.before("GD117", "detach")
-def loss_kept_by_the_model() -> object:
-    return remembered(detaches=False)
-
-
-@GRADIENTS.after
-def detached_loss_kept_by_the_model() -> object:
-    return remembered(detaches=True)

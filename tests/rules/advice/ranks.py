@@ -80,7 +80,7 @@ def barrier_after_a_print() -> object:
             print(*words)
         dist.barrier()
 
-    return reduced(lambda: debug_print("before the sum"))
+    return reduced(lambda: debug_print())
 
 
 RANKS.after(reduced)
@@ -199,10 +199,16 @@ def scattered(*, objects: bool) -> object:
     def step(x):
         if objects:
             mine = [None]
-            dist.scatter_object_list(mine, [float(rank + 2) for rank in range(dist.get_world_size())], src=0)
+            dist.scatter_object_list(
+                mine, [float(rank + 2) for rank in range(dist.get_world_size())], src=0
+            )
             return x * mine[0]
         mine = torch.empty((), device="cuda")
-        dist.scatter(mine, [torch.full((), rank + 2.0, device="cuda") for rank in range(dist.get_world_size())], src=0)
+        dist.scatter(
+            mine,
+            [torch.full((), rank + 2.0, device="cuda") for rank in range(dist.get_world_size())],
+            src=0,
+        )
         return x * mine
 
     return step, (cuda(8, 4),)
@@ -303,7 +309,9 @@ def ddp_that_finds_unused_on_side() -> object:
 USED = "Run one collective on the group before the capture"
 
 
-def captured_branch(collective: Callable[..., object], *, used: bool, eager: str = "default") -> object:
+def captured_branch(
+    collective: Callable[..., object], *, used: bool, eager: str = "default"
+) -> object:
     """A layer that takes another group, or a collective at all, only while a graph is captured."""
     world()
     group = dist.new_group([*range(dist.get_world_size())])

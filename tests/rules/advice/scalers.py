@@ -167,7 +167,9 @@ def adversarial(optimizer_of: Callable[[Params], torch.optim.Optimizer]) -> obje
         second.zero_grad()
         return loss, made
 
-    return SimpleNamespace(step=step, inputs=(cuda(8, 4),), state=[makes, judges, first, second, scaler])
+    return SimpleNamespace(
+        step=step, inputs=(cuda(8, 4),), state=[makes, judges, first, second, scaler]
+    )
 
 
 @SCALERS.before("GD112", FUSED)

@@ -13,6 +13,7 @@ from tests.support.diagnosing import cuda
 
 STREAMS = Variants()
 
+
 def rows() -> torch.Tensor:
     """The same in each step: graphs draw while they are captured."""
     return torch.arange(-16.0, 16.0, device="cuda").view(8, 4) / 8
@@ -155,7 +156,11 @@ STREAMS.after(branches)
 
 def prefetched(*, inside: bool) -> object:
     """A batch that a side stream normalizes for the step that comes next."""
-    side, batch, ready = torch.cuda.Stream(), torch.ones(8, 4, device="cuda"), torch.zeros(8, 4, device="cuda")
+    side, batch, ready = (
+        torch.cuda.Stream(),
+        torch.ones(8, 4, device="cuda"),
+        torch.zeros(8, 4, device="cuda"),
+    )
 
     def preload():
         with torch.cuda.stream(side):
