@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,23 +18,17 @@ from graphdoctor.values.recording import Arg, Iteration, Op, Opaque, TensorUse
 _MARKS = "profiler."  # names of spans for a profiler: they compute nothing and hold live handles
 
 
-def to_fx(
-    iteration: Iteration,
-    ops: Sequence[Op] | None = None,
-    *,
-    launches: Callable[[Op], int] | None = None,
-) -> fx.GraphModule:
+def to_fx(iteration: Iteration, ops: Sequence[Op] | None = None) -> fx.GraphModule:
     """The operators (all by default) as a graph of `call_function` nodes in recorded order.
 
-    A node's meta has its "op", "location" and "module", and "launches" where a counter is given; a
-    placeholder's meta has the tensor's "value" and its "external", which is None for what an
-    operator outside the slice made. The graph returns, as a tuple, what the caller or operators
-    outside the slice use. It writes to memory as recorded, and what reads that memory later
-    depends on the write. Marks for a profiler are left out.
+    A node's meta has its "op" and "location"; a placeholder's meta has the tensor's "value" and its
+    "external", which is None for what an operator outside the slice made. The graph returns, as a
+    tuple, what the caller or operators outside the slice use. It writes to memory as recorded, and
+    what reads that memory later depends on the write. Marks for a profiler are left out.
     """
     given = iteration.ops if ops is None else ops
     chosen = [op for op in given if not op.name.startswith(_MARKS)]
-    builder = _Builder(iteration, launches)
+    builder = _Builder(iteration)
     builder.add_placeholders(chosen)
     for op in chosen:
         builder.add(op)
@@ -70,9 +64,8 @@ def _later_uses(iteration: Iteration, chosen: Sequence[Op]) -> Iterator[TensorUs
 class _Builder:
     """A graph under construction; it knows the node of each value, and each memory's last write."""
 
-    def __init__(self, iteration: Iteration, launches: Callable[[Op], int] | None) -> None:
+    def __init__(self, iteration: Iteration) -> None:
         self.graph = fx.Graph()
-        self._launches = launches
         self._externals = {external.storage: external for external in iteration.externals}
         self._makers = {use.storage: op.name for op in iteration.ops[::-1] for use in op.outputs}
         self._names: set[str] = set()
@@ -98,13 +91,14 @@ class _Builder:
             tuple(self._argument(arg) for arg in op.args),
             {name: self._argument(arg) for name, arg in op.kwargs},
         )
-        node = self._annotated(self.graph.call_function(target, args, kwargs), op)
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta.update(op=op, location=op.location)
         self._writes.update(dict.fromkeys(op.writes, node))
         for use, path in zip(op.outputs, result_paths(target, op), strict=False):
             result = node
             for place in path:
-                item = self.graph.call_function(operator.getitem, (result, place))
-                result = self._annotated(item, op)
+                result = self.graph.call_function(operator.getitem, (result, place))
+                result.meta.update(op=op, location=op.location)
             self._hold(use, result)
 
     def add_output(self, uses: Iterator[TensorUse]) -> None:
@@ -117,12 +111,6 @@ class _Builder:
         if holder is None and use.storage in self._seen:
             holder = self._seen[use.storage][1]
         return holder is not None and holder.op != "placeholder"
-
-    def _annotated(self, node: fx.Node, op: Op) -> fx.Node:
-        node.meta.update(op=op, location=op.location, module=op.module)
-        if self._launches is not None:
-            node.meta["launches"] = 0 if node.target is operator.getitem else self._launches(op)
-        return node
 
     def _hold(self, use: TensorUse, node: fx.Node) -> None:
         self._holders[value_of(use)] = node

@@ -158,7 +158,7 @@ def described(
         saving_us=saving,
     )
     spans = tuple((piece.iteration.index, tuple(op.index for op in piece.ops)) for piece in members)
-    return PlannedRegion(region, spans, first.iteration)
+    return PlannedRegion(region, spans)
 
 
 def _judged(piece: Piece, saving: Range, copies: int) -> tuple[bool, str]:

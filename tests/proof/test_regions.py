@@ -59,7 +59,7 @@ def everything(plan: Plan, captured: Sequence[Iteration]) -> tuple[Plan, Sequenc
     """One region of all operators, whatever stands in its way."""
     spans = tuple((each.index, tuple(range(len(each.ops)))) for each in captured)
     region = changed(REGION, operators=len(captured[0].ops))
-    whole = PlannedRegion(region, spans, captured[0])
+    whole = PlannedRegion(region, spans)
     return replace(plan, regions=(whole,)), captured
 
 
