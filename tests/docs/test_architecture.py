@@ -122,6 +122,15 @@ def test_the_picture_of_the_rooms_names_each_of_them_and_no_other() -> None:
     assert sorted(drawn) == sorted(rooms)
 
 
+def test_the_census_names_each_folder_with_code_and_what_needs_it() -> None:
+    text = (ROOT / "docs" / "census.md").read_text(encoding="utf-8")
+    rows = [row.strip("|").split("|") for row in text.splitlines() if row.startswith("| `")]
+    named = [name for room, *_ in rows for name in re.findall(r"`([\w/]+)/`", room)]
+    folders = {str(path.parent.relative_to(PACKAGE)) for path in PACKAGE.glob("*/**/*.py")}
+    assert sorted(named) == sorted(folders)
+    assert all(len(row) == 3 and row[2].strip() for row in rows)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_path_that_a_page_for_contributors_names_is_there(page: Path) -> None:
     """Whole, or as the end of a path: "emulated/streams.py"."""
