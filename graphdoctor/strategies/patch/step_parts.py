@@ -12,7 +12,10 @@ from graphdoctor.source.trees import last_name
 from graphdoctor.strategies.patch.edits.edit import NoProposal
 from graphdoctor.target.program.names import Names
 
-_SHOWS = frozenset({"print", "info", "debug", "warning", "log", "add_scalar", "set_postfix"})
+_SHOWS = frozenset(
+    {"print", "info", "debug", "warning", "log", "add_scalar", "set_postfix"}
+    | {"save", "save_image", "savefig"}
+)
 _TRAINS = frozenset({"backward", "step", "zero_grad", "clip_grad_norm_", "clip_grad_value_"})
 _READS = frozenset({"cpu", "numpy", "item", "tolist"})  # the host reads a tensor
 # What prepares a batch on the host: a statement that calls one of these can run before the graph ...
@@ -36,13 +39,16 @@ class Group:
     """Statements that become one function, with their source at the left margin.
 
     `origin` are the file's own statements, of which `statements` may leave something out. The group runs where
-    `test` holds, an expression of the program; None: always. `subject` is what its optimizer is called for.
+    `test` holds, an expression of the program; None: always. There, `shown` come after it, with the source `after`.
+    `subject` is what its optimizer is called for.
     """
 
     origin: tuple[ast.stmt, ...]
     statements: tuple[ast.stmt, ...]
     code: str
     test: str | None = None
+    shown: tuple[ast.stmt, ...] = ()
+    after: str = ""
 
     @property
     def names(self) -> Names:
@@ -99,7 +105,7 @@ def parts_of(statements: Sequence[ast.stmt], text: str, reads: set[int]) -> Part
             drawing, drawn, bound = found.before, found.name, found.bound
             break
     return Parts(
-        groups=tuple(_groups(rest, source)),
+        groups=tuple(_groups(rest, reads, source)),
         prepared=tuple(prepared),
         shown=tuple(shown),
         before=source.of(prepared),
@@ -162,7 +168,8 @@ def _without_shown(
     code = ""
     for statement in reversed(statements):
         later = Names(rest)
-        if _is_free_of(statement, later) and _is_shown(statement, reads):
+        is_apart = _is_shown(statement, reads) or _counts(statement, statements)
+        if _is_free_of(statement, later) and is_apart:
             shown.insert(0, statement)
             code = source.of([statement]) + code
             continue
@@ -209,7 +216,7 @@ def _without_prepared(statements: Sequence[ast.stmt]) -> tuple[list[ast.stmt], l
     return rest, prepared
 
 
-def _groups(statements: Sequence[ast.stmt], source: _Source) -> Iterable[Group]:
+def _groups(statements: Sequence[ast.stmt], reads: set[int], source: _Source) -> Iterable[Group]:
     """One group; a last branch that steps an optimizer by itself is one of its own, so that it stays a branch."""
     *first, last = statements
     is_branch = isinstance(last, ast.If) and not last.orelse and "step" in called(last)
@@ -218,12 +225,15 @@ def _groups(statements: Sequence[ast.stmt], source: _Source) -> Iterable[Group]:
         return
     assert isinstance(last, ast.If)
     yield _group(first, source)
-    yield _group(last.body, source, test=ast.get_source_segment(source.text, last.test))
+    rest, shown, after = _without_shown(last.body, reads, source)
+    branch = _group(rest, source)
+    test = ast.get_source_segment(source.text, last.test)
+    yield replace(branch, test=test, shown=tuple(shown), after=after)
 
 
-def _group(statements: Sequence[ast.stmt], source: _Source, *, test: str | None = None) -> Group:
+def _group(statements: Sequence[ast.stmt], source: _Source) -> Group:
     origin = tuple(source.origins.get(each, each) for each in statements)
-    return Group(origin, tuple(statements), _kept_on_device(source.of(statements)), test)
+    return Group(origin, tuple(statements), _kept_on_device(source.of(statements)))
 
 
 def _kept_on_device(code: str) -> str:
@@ -309,6 +319,12 @@ def _makes_tensor(call: ast.Call, free: set[str]) -> bool:
     return is_made and is_free and call.lineno == call.end_lineno
 
 
+def draws_tensor(value: ast.expr) -> bool:
+    """Whether an expression only makes a tensor of numbers that the host draws."""
+    calls = called(value)
+    return bool(calls & _MAKES and calls & _DRAWS) and calls <= _PREPARES - {"next", "item"}
+
+
 def _replaced(group: Group, places: Iterable[tuple[int, int, int, str]]) -> Group:
     """The group with names in place of parts of lines: line, first and last column, name."""
     lines = [line.encode() for line in group.code.split("\n")]
@@ -341,8 +357,24 @@ def _is_shown(statement: ast.stmt, reads: set[int]) -> bool:
     calls = called(statement)
     lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
     is_host = bool(calls & (_SHOWS | {"item", "tolist"})) or not reads.isdisjoint(lines)
+    is_host = is_host or _is_of_numpy(statement)
     has_block = any(isinstance(n, ast.With) for n in ast.walk(statement))
     return is_host and not calls & _TRAINS and not has_block and not leaves([statement])
+
+
+def _counts(statement: ast.stmt, all_statements: Sequence[ast.stmt]) -> bool:
+    """Whether it adds to a variable what no other statement of the step makes, as `seen += batch_size` does."""
+    if not isinstance(statement, ast.AugAssign) or not isinstance(statement.target, ast.Name):
+        return False
+    made = Names([each for each in all_statements if each is not statement]).stored
+    return not called(statement) and not Names([statement]).loaded & made
+
+
+def _is_of_numpy(statement: ast.stmt) -> bool:
+    """Whether it calls functions of NumPy and nothing else, and draws no numbers."""
+    functions = [ast.unparse(n.func) for n in ast.walk(statement) if isinstance(n, ast.Call)]
+    is_numpy = all(each.startswith(("np.", "numpy.")) for each in functions)
+    return bool(functions) and is_numpy and not any(".random." in each for each in functions)
 
 
 def leaves(statements: Iterable[ast.stmt]) -> bool:

@@ -188,6 +188,39 @@ for x, y in data:
     optimizer.step()  # last
     print(loss.item())
 """,
+    "a penalty that draws in a function, and a branch that reports": HEAD
+    + """\
+import numpy as np
+
+np.random.seed(0)
+net = nn.Linear(2, 2)
+optimizer_net = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def penalty(model, real):
+    # Where between the two.
+    share = torch.FloatTensor(np.random.random((real.size(0), 1)))
+    return model(share * real).norm(2, dim=1).mean()
+
+
+done = 0
+for i, (x, y) in enumerate(data):
+    optimizer.zero_grad()  # first
+    out = model(x)
+    loss = nn.functional.cross_entropy(out, y) + penalty(model, x.data)
+    right = np.argmax(out.data.cpu().tolist(), axis=1)
+    share_right = np.mean(np.equal(right, y.tolist()))
+    loss.backward()
+    optimizer.step()
+    if i % 2 == 0:
+        net_loss = net(model(x).detach()).square().mean()
+        optimizer_net.zero_grad()
+        net_loss.backward()
+        optimizer_net.step()
+        print(i, done, net_loss.item())
+        done += 2  # last
+    print(loss.item(), share_right)
+""",
     "a name that only some steps bind": HEAD
     + """\
 best = None
@@ -378,6 +411,15 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
     assert trainer[0] == "def train_step(criterion, model, x, y, optimizer):"
     assert "    loss = criterion(model(x), y)  # first" in trainer
     assert body("noise that NumPy draws in the middle")[0] == "def train_step(x, z, y, real):"
+    drawn = body("a penalty that draws in a function, and a branch that reports")
+    assert drawn[0] == "def train_step(x, y, share):"
+    assert "torch.FloatTensor(np.random.random((x.data.size(0), 1))))" in "".join(drawn)
+    assert "    share_right = np.mean(np.equal(right, y.tolist()))" in drawn[12:]
+    after = drawn.index("        net_loss = net_step(x)")
+    assert drawn[after + 1 : after + 3] == [
+        "        print(i, done, net_loss.item())",
+        "        done += 2  # last",
+    ]
     branch = body("two optimizers, one of which steps every second time")
     assert "        actor_loss, tuned, alpha = actor_step(x, alpha)" in branch
     assert "    q_loss = train_step(x, alpha)" in branch

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType
 
+from graphdoctor.strategies.patch.edits.drawn_in_functions import with_draws_given
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.edits.unchecked_distributions import unchecked_distributions
 from graphdoctor.strategies.patch.source import (
@@ -191,13 +192,15 @@ class Extraction:
         except NotRebuilt as reason:
             raise NoProposal(str(reason).rstrip(".")) from None
         functions, calls, held = "", "", self._held_by_attributes()
-        given_names: dict[str, None] = {}
+        given_names, more = dict[str, None](), tuple[Change, ...]()
         for number, (group, name) in enumerate(zip(self.parts.groups, self.names, strict=True)):
             read = self._arguments(group)
             group, brought = with_inputs_apart(group, read - self._kept(group))
+            group, drawn, functions_changed = with_draws_given(group, self.file, self.text)
+            more += functions_changed
             group, stands_for = with_attributes_apart(group, read & self._kept(group), held)
             own = {*stands_for}
-            stands_for |= brought
+            stands_for |= brought | drawn
             arguments = _in_order(group, (read | {*stands_for}) & group.names.early)
             live = self._live(number) - self.parts.bound - own
             returned = _in_order(group, group.names.stored & (live | own))
@@ -221,7 +224,7 @@ class Extraction:
                 for each in arguments
             ]
             bound = [stands_for.get(each, each) for each in returned]
-            call = self._call(name, given, bound, group)
+            call = self._call(name, given, bound, group) + group.after
             if group.test is not None:
                 call = f"if {group.test}:\n{textwrap.indent(call, self._indent)}"
             calls += call
@@ -234,6 +237,7 @@ class Extraction:
         return (
             Import(self.file, self.wrapper.imports),
             Above(self._at(self._top_statement()), self.wrapper.code + functions),
+            *more,
             *self._bound_in_every_case(given_names),
             Instead(
                 self._at(statements[0]),
@@ -378,11 +382,12 @@ class Extraction:
     def _live(self, number: int) -> set[str]:
         """What is read after a group of captured statements before it is bound anew."""
         span, parts = self.span, self.parts
-        later = [s for group in parts.groups[number + 1 :] for s in group.statements]
+        own = parts.groups[number].shown
+        later = [s for g in parts.groups[number + 1 :] for s in (*g.statements, *g.shown)]
         tests = [ast.parse(g.test).body[0] for g in parts.groups[number + 1 :] if g.test]
-        rest: list[ast.stmt] = [*tests, *later, *parts.shown, *span.block[span.last + 1 :]]
+        rest: list[ast.stmt] = [*own, *tests, *later, *parts.shown, *span.block[span.last + 1 :]]
         live = set[str]()
-        step = [s for group in parts.groups for s in group.statements]
+        step = [s for group in parts.groups for s in (*group.statements, *group.shown)]
         start = [*span.block[: span.first], *parts.prepared, *step]
         for holder in reversed(span.around):
             if isinstance(holder, (ast.For, ast.While)):
