@@ -4,10 +4,10 @@
 
 The first DIR holds the repositories of programs/manifest.toml as `owner+name`, at their commits. Each program is copied
 with the data that it needs, and `graphdoctor run --diff` proposes a change there and tries it, for several programs at
-once. Then one program after another runs as it is, changed and compiled in turns, each for some hundred optimizer steps
-in a process of its own: `step_us` is the wall time from one optimizer step to the next, with all that the program does
-between them. FILE gets a line for each program; run again, the command goes on with what FILE lacks. Without a GPU only
-the diffs are made and tried.
+once. Then one program after another runs as it is, changed, compiled, and with the diff that an engineer wrote by hand
+where programs/by_hand/ has one: in turns, each for some hundred optimizer steps in a process of its own. `step_us` is
+the wall time from one optimizer step to the next, with all that the program does between them. FILE gets a line for
+each program; run again, the command goes on with what FILE lacks. Without a GPU only the diffs are made and tried.
 """
 
 from __future__ import annotations
@@ -117,9 +117,13 @@ def diff_lines(diff: str) -> tuple[list[str], list[str]]:
     return added, removed
 
 
-def changed_files(folder: Path) -> dict[str, str]:
+def file_of(public: Public) -> str:
+    """The name of the program's diff."""
+    return f"{public.name.replace(', ', '_').replace(' ', '_')}.diff"
+
+
+def changed_files(diff: Path, folder: Path) -> dict[str, str]:
     """The text of the program's files with the diff applied, which leaves the folder as it was."""
-    diff = folder / "graphdoctor.diff"
     if not diff.exists():
         return {}
     names = [line[6:] for line in diff.read_text().splitlines() if line.startswith("+++ b/")]
@@ -152,17 +156,20 @@ def compiled_files(public: Public, folder: Path, mode: str) -> dict[str, str]:
     return {str(file): "\n".join(lines)}
 
 
-def timed(public: Public, folder: Path, turns: int) -> dict[str, Any]:
-    """Microseconds for a step of each way, in turns, and how a way failed."""
+def timed(public: Public, folder: Path, turns: int, only: list[str]) -> dict[str, Any]:
+    """Microseconds for a step of each way (of those in `only`, if it has any), in turns, and how a way failed."""
     from graphdoctor.strategies.patch.rerun import Task, reruns
     from graphdoctor.target.program.launch import Program
 
     program = Program(public.script, public.arguments)
     ways: dict[str, dict[str, str]] = {"eager": {}}
-    if changed := changed_files(folder):
+    if changed := changed_files(folder / "graphdoctor.diff", folder):
         ways["graphdoctor"] = changed
+    if changed := changed_files(HERE / "by_hand" / file_of(public), folder):
+        ways["by hand"] = changed
     if public.compiled:
         ways |= {f"compile, {mode}": compiled_files(public, folder, mode) for mode in MODES}
+    ways = {way: ways[way] for way in ways if way in only or not only}
     found: dict[str, Any] = {way: {"runs_us": []} for way in ways}
     with reruns(3 * RUN_S) as run:
         for _ in range(turns):
@@ -186,7 +193,7 @@ def timed(public: Public, folder: Path, turns: int) -> dict[str, Any]:
 
 def measured(public: Public, options: argparse.Namespace) -> dict[str, Any]:
     """The diff of a program, or where the folder of diffs has been filled by an earlier call, its times."""
-    kept = options.diffs.resolve() / f"{public.name.replace(', ', '_').replace(' ', '_')}.diff"
+    kept = options.diffs.resolve() / file_of(public)
     with tempfile.TemporaryDirectory() as temporary:
         folder = prepared(public, options.checkouts.resolve(), Path(temporary).resolve())
         diff = folder / "graphdoctor.diff"
@@ -195,7 +202,8 @@ def measured(public: Public, options: argparse.Namespace) -> dict[str, Any]:
         if options.times:
             if kept.exists():
                 shutil.copy(kept, diff)
-            return {"ways": timed(public, folder, options.turns)}
+            only = options.ways.split(";") if options.ways else []
+            return {"ways": timed(public, folder, options.turns, only)}
         row = {"program": public.name, "repository": public.repository, "commit": public.commit}
         row |= proposed(public, folder, options.strategy_s, options.device)
         if diff.exists():
@@ -251,6 +259,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", help="cuda, or emulated")
     parser.add_argument("--jobs", type=int, default=1, help="diffs made at once")
     parser.add_argument("--turns", type=int, default=2, help="runs of each way")
+    parser.add_argument("--ways", default="", help="names of ways to time, with semicolons")
     parser.add_argument("--strategy-s", type=int, default=60, help="--budget of graphdoctor run")
     parser.add_argument("--limit-s", type=float, default=300, help="for one program")
     parser.add_argument("--budget-s", type=float, default=1e9, help="for all")

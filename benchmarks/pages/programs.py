@@ -9,6 +9,7 @@ from tables import Cells, Row, jsonl, table
 
 DATA = Path(__file__).resolve().parents[2] / "benchmarks/data"
 PUBLIC = DATA / "programs_h100_torch2.11.jsonl"
+BY_HAND = DATA / "programs_by_hand_h100_torch2.11.jsonl"
 OURS = DATA / "step_programs_h100_torch2.11.jsonl"
 _OF_HAND_MADE = 0.8  # of the speed of a version by hand
 _NONE = "-"
@@ -37,6 +38,14 @@ def programs() -> Iterator[str]:
         "why not more",
     )
     yield from table(head, map(_public, rows))
+    about, *rows = jsonl(BY_HAND)
+    yield (
+        "Six of them, compared with versions with `torch.cuda.graph` that were written by hand"
+        " (`benchmarks/gpu/programs/by_hand/`), timed in turns in another run"
+        f" ({about['date']}, graphdoctor {about['code']}):\n"
+    )
+    head = ("program", "eager, µs", "our diff", "by hand", "our share of the speed", "why not more")
+    yield from table(head, map(_beside_hand, rows))
     yield (
         "Six steps of `benchmarks/gpu/step_programs.py`, and versions by hand with `torch.cuda.graph`:\n"
     )
@@ -67,6 +76,20 @@ def _public(row: Row) -> Cells:
     )
 
 
+def _eager_calls(row: Row) -> str:
+    fallbacks = row["ways"]["graphdoctor"].get("fallbacks") or {}
+    reason = max(fallbacks, key=lambda each: fallbacks[each], default="")
+    return f"{fallbacks[reason]} calls ran eagerly: {reason}" if fallbacks else ""
+
+
+def _beside_hand(row: Row) -> Cells:
+    us = {way: found["step_us"] for way, found in row["ways"].items()}
+    eager, ours, hand = us["eager"], us["graphdoctor"], us["by hand"]
+    share = f"{100 * hand / ours:.0f} %"
+    why = _eager_calls(row) if hand / ours < _OF_HAND_MADE else ""
+    return row["program"], _us(eager), _times(eager, ours), _times(eager, hand), share, why
+
+
 def _why(row: Row, ours: float | None, compiled: float | None, eager: float | None) -> str:
     if "failure" in row:
         return f"not measured: {row['failure'][-1]}"
@@ -74,10 +97,8 @@ def _why(row: Row, ours: float | None, compiled: float | None, eager: float | No
         reasons = [step["no_change"] for step in row.get("steps", ()) if step["no_change"]]
         said = (row.get("patch") or {}).get("tried") or next(iter(reasons), "")
         return said or f"no step was found, and the program {row.get('ending', 'ended')}"
-    fallbacks = row["ways"]["graphdoctor"].get("fallbacks") or {}
-    if fallbacks:
-        reason = max(fallbacks, key=lambda each: fallbacks[each])
-        return f"{fallbacks[reason]} calls ran eagerly: {reason}"
+    if eager_calls := _eager_calls(row):
+        return eager_calls
     if compiled is not None and compiled < ours:
         return "torch.compile is faster; it is not known yet why"
     return (
