@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, as_completed
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -63,12 +65,17 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def run_all(
-    targets: Sequence[TargetSettings], project: Project, told: Told, *, cache: Cache | None = None
+    targets: Sequence[TargetSettings],
+    project: Project,
+    told: Told,
+    *,
+    cache: Cache | None = None,
+    executor: Executor | None = None,
 ) -> list[Outcome]:
     """Analyse the targets, several at once; whatever one does, the others get their outcome.
 
-    What the cache has of unchanged ones is taken from there. Raises CannotDoItHere where processes
-    cannot be forked.
+    What the cache has of unchanged ones is taken from there. An `executor` analyses the others, on machines that
+    reach the project by the same path. Raises CannotDoItHere where processes cannot be forked.
     """
     known: dict[str, Outcome] = {}
     for target in targets:
@@ -79,7 +86,7 @@ def run_all(
             known[target.name] = Outcome(target, found)
     others = [target for target in targets if target.name not in known]
     relative = RelativePaths(project.root)
-    for target, ended in zip(others, _run(others, project, told, cache), strict=True):
+    for target, ended in zip(others, _run(others, project, told, cache, executor), strict=True):
         result = _result(ended, target, project, relative, cache)
         known[target.name] = Outcome(target, result, ended.seconds)
     return [known[one.name] for one in targets]
@@ -106,13 +113,35 @@ def _missing(target: TargetSettings, project: Project) -> Fault | None:
 
 
 def _run(
-    targets: Sequence[TargetSettings], project: Project, told: Told, cache: Cache | None
+    targets: Sequence[TargetSettings],
+    project: Project,
+    told: Told,
+    cache: Cache | None,
+    executor: Executor | None,
 ) -> list[Ended]:
-    settings = project.settings
     jobs = [
         msgspec.json.encode(replace(job_of(target, project), is_followed=cache is not None))
         for target in targets
     ]
+    if executor is None:
+        return _run_here(project.settings, jobs, told)
+    alone = partial(_run_alone, project.settings)
+    futures = [executor.submit(alone, job) for job in jobs]
+    for done, _ in enumerate(as_completed(futures), start=1):
+        told(done, len(jobs))
+    # What the executor lost with its processes is done here.
+    return [
+        alone(job) if future.cancelled() or future.exception() else future.result()
+        for job, future in zip(jobs, futures, strict=True)
+    ]
+
+
+def _run_alone(settings: Settings, job: bytes) -> Ended:
+    (ended,) = _run_here(settings, [job], lambda done, total: None)
+    return ended
+
+
+def _run_here(settings: Settings, jobs: Sequence[bytes], told: Told) -> list[Ended]:
     if not jobs:
         return []
     if settings.device == "emulated":

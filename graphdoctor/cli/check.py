@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.arguments import add_run_arguments
@@ -61,6 +62,11 @@ class CheckCommand:
             metavar="N/COUNT",
             help="only this share of the targets, such as 2/8; see `graphdoctor merge`",
         )
+        parser.add_argument(
+            "--executor",
+            metavar="URL",
+            help="analyze the targets on a cluster: dask://HOST:8786",
+        )
         add_format_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -74,7 +80,15 @@ class CheckCommand:
         if args.changed is not None or args.shard is not None:
             targets, shard = _narrowed(targets, project, args)
             is_complete = False
-        outcomes = run(targets, project, inputs=args.inputs, no_cache=args.no_cache)
+        with ExitStack() as stack:
+            executor = None
+            if args.executor is not None:
+                from graphdoctor.trace.explain.folder import cluster
+
+                executor = stack.enter_context(cluster(args.executor))
+            outcomes = run(
+                targets, project, inputs=args.inputs, no_cache=args.no_cache, executor=executor
+            )
 
         from msgspec.structs import replace
 

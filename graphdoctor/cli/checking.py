@@ -16,6 +16,8 @@ from graphdoctor.values.spelling import meant
 from graphdoctor.values.target_spec import NOTEBOOK, check_file, check_spec
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from graphdoctor.check.cache.kept import Cache
     from graphdoctor.check.gate import Outcome
     from graphdoctor.check.settings.files import Project
@@ -88,6 +90,7 @@ def run(
     *,
     inputs: InputsChoice | None = None,
     no_cache: bool = False,
+    executor: Executor | None = None,
 ) -> list[Outcome]:
     """Analyse them, with a line of progress on a terminal. `inputs` goes before what settings say."""
     from graphdoctor.check.run_targets import cache_of, run_all
@@ -105,6 +108,7 @@ def run(
             project,
             lambda done, of: tell(f"{done} of {of} targets analyzed"),
             cache=cache,
+            executor=executor,
         )
     if cache is not None:
         cache.clear_unused()

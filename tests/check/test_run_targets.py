@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
 
+from graphdoctor.check import run_targets
 from graphdoctor.check.cache.kept import Cache
 from graphdoctor.check.cache.reads import Reads
 from graphdoctor.check.faults import fault_of_process
@@ -19,6 +22,23 @@ from graphdoctor.reporters.plain_json import written
 from graphdoctor.values.check import Fault
 from graphdoctor.values.options import AnalyzeOptions
 from tests.support.checking import project, report, target
+
+
+class _Losing(Executor):
+    """Does the first task here, and loses the others with its processes."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def submit(self, task: Any, job: Any) -> Future[Any]:  # type: ignore[override]
+        self.given += 1
+        future: Future[Any] = Future()
+        if self.given == 1:
+            future.set_result(pickle.loads(pickle.dumps(task))(job))
+        else:
+            future.set_exception(BrokenExecutor())
+        return future
+
 
 READS = Reads((), (), (), ())
 
@@ -81,3 +101,24 @@ def test_a_fault_is_said_without_this_machine_s_folders_and_not_kept() -> None:
     assert cache.kept == []
     nothing = ended(None)
     assert _result(nothing, target(), where, relative, None) == fault_of_process(nothing, relative)
+
+
+def test_an_executor_runs_each_target_alone_and_what_it_loses_is_done_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began: list[list[str]] = []
+
+    def run_forked(work: str, jobs: list[bytes], **_: Any) -> list[Ended]:
+        specs = [msgspec.json.decode(job, type=Job).spec for job in jobs]
+        began.append(specs)
+        return [ended(msgspec.json.encode(Result(fault=Fault("usage", 2, one)))) for one in specs]
+
+    monkeypatch.setattr(run_targets, "run_forked", run_forked)
+    targets = [TargetSettings(name, f"package.{name}") for name in ("one", "two", "three")]
+    heard: list[tuple[int, int]] = []
+    found = run_targets.run_all(
+        targets, project(), lambda *told: heard.append(told), executor=_Losing()
+    )
+    assert [one.result for one in found] == [Fault("usage", 2, one.entry) for one in targets]
+    assert began == [[one.entry] for one in targets]
+    assert heard == [(1, 3), (2, 3), (3, 3)]
