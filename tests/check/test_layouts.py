@@ -40,22 +40,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("module", ["pack.layers", "..layers"])
-def test_src_layout_is_checked_without_an_installation(module: str, folder: Path) -> None:
+def test_src_layout_is_checked_without_an_installation(folder: Path) -> None:
+    """By the package's name and by relative imports; two folders share a namespace without an __init__.py."""
     files = {"src/pack/__init__.py": "", "src/pack/models/__init__.py": "from . import net\n"}
-    write(folder, {**files, "pyproject.toml": "", "src/pack/layers.py": LAYERS})
-    write(folder, {"src/pack/models/net.py": NET.format(module)})
+    write(folder, {**files, "setup.py": "", "src/pack/layers.py": LAYERS})
+    write(folder, {"src/pack/models/net.py": NET.format("pack.layers")})
+    write(folder, {"src/pack/models/near.py": NET.format("..layers")})
+    write(folder, {"src/org/team/layers.py": LAYERS, "src/org/other/x.py": ""})
+    write(folder, {"src/org/team/net.py": NET.format("org.team.layers")})
+    write(folder, {"src/org/team/near.py": NET.format(".layers")})
     page = _finds(".", cwd=folder)
-    assert f"src/pack/{FOUND}" in page and "[src/pack/models/net]" in page
+    assert f"src/pack/{FOUND}" in page and f"src/org/team/{FOUND}" in page
+    for target in ("pack/models/net", "pack/models/near", "org/team/net", "org/team/near"):
+        assert f"src/{target}" in page, page
     assert f"src/pack/{FOUND}" in _finds("src/pack/models/net.py", cwd=folder)
-
-
-@pytest.mark.parametrize("module", ["org.team.layers", ".layers"])
-def test_namespace_packages_are_checked(module: str, folder: Path) -> None:
-    """Two folders share the namespace, and neither has an __init__.py."""
-    write(folder, {"setup.py": "", "src/org/team/layers.py": LAYERS, "src/org/other/x.py": ""})
-    write(folder, {"src/org/team/net.py": NET.format(module)})
-    assert f"src/org/team/{FOUND}" in _finds(".", cwd=folder)
 
 
 def test_a_monorepo_is_checked_from_above_and_from_each_project(folder: Path) -> None:

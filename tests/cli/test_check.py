@@ -155,10 +155,10 @@ def test_baseline_refuses_to_grow_and_prunes(changed: Changed, tmp_path: Path) -
     assert not any("GD107" in line for line in gone)
 
 
-def test_four_runs_are_equal_to_the_byte(changed: Changed, tmp_path_factory) -> None:
-    """With four hash seeds, from both folders of several clones."""
-    outputs = set()
-    for number in range(4):
+def test_three_runs_are_equal_to_the_byte(changed: Changed, tmp_path_factory) -> None:
+    """With other hash seeds, from both folders of clones, and whatever else is written."""
+    outputs = {(changed.out, changed.err, changed.reports["json"])}
+    for number in range(2):
         folder = tmp_path_factory.mktemp(f"clone{number}") / "x"
         shutil.copytree(changed.folder, folder)
         where = folder / "models" if number % 2 else folder

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import textwrap
 from functools import cache
 from pathlib import Path
 
@@ -172,40 +171,6 @@ def test_a_rule_says_that_it_was_measured_where_a_gpu_did_what_it_says(rule: typ
         agrees = False  # an estimate or a partition decides it: the examples' replay shows nothing
     assert rule.evidence.startswith(MEASURED) == agrees
     assert agrees or rule.evidence.startswith(("source", "documentation"))
-
-
-def test_every_example_does_the_same_in_a_fresh_process() -> None:
-    """What other tests left behind (imports, caches, generators) is not what makes them pass."""
-    script = """
-        import gc, sys, warnings, torch
-        torch.set_num_threads(1)
-        warnings.simplefilter("ignore")
-        from graphdoctor.rules import ALL_RULES
-        from tests.support.diagnosing import captured_and_verified, diagnosed, found, marked
-        wrong = {}
-        for rule in ALL_RULES:
-            gc.freeze()  # a capture collects garbage: what is imported is none
-            if rule.decided_by != "recording" or rule.id in sys.argv:
-                continue  # what an estimate or a partition finds, a diagnosis does not make
-            told = found(diagnosed(rule.good))
-            bad, good = map(captured_and_verified, (rule.bad, rule.good))
-            told |= found(diagnosed(rule.bad)) ^ marked(rule.bad)
-            if (bad.status == "refused") != (rule.effect == "capture-fails"):
-                told.add(("bad", bad.status))
-            if good.status != "captured" or good.verification.status != "verified":
-                told.add(("good", good.status))
-            if told:
-                wrong[rule.id] = told
-        sys.exit(str(wrong) if wrong else 0)
-    """
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *REFUSED],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert run.returncode == 0, run.stderr
 
 
 def test_rules_are_listed_without_importing_torch() -> None:
