@@ -38,19 +38,21 @@ class RngStateCall(RecordingRule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
             calls = iteration.events_of(RngState)
-            events = [each for each in calls if each.refusal]
-            seeds = {each.seed for each in events} - {None}
+            first = next((each for each in calls if each.refusal), None)
+            refused: dict[int, Hit] = {}  # by the seed
             for event in calls:
                 if not event.refusal:
-                    if event.seed in seeds:  # the seed that an earlier call has set
-                        yield replace(at_event(iteration.index, event, ""), follows=True)
+                    if event.seed in refused:  # which would be refused without the call before
+                        hit = refused[event.seed]
+                        yield replace(hit, op_index=event.op_index, follows=True)
                     continue
                 hit = at_event(iteration.index, event, _message(event))
                 hit = replace(hit, fix=_fix(event, iteration, recording))
-                first = events[0]
-                if _in_backward(event, iteration) and not _in_backward(first, iteration):
+                if first and _in_backward(event, iteration) and not _in_backward(first, iteration):
                     # Checkpointing sets the state again when it recomputes: the same cause.
                     hit = replace(hit, location=first.location, stack=first.stack)
+                if event.seed is not None:
+                    refused[event.seed] = hit
                 yield hit
 
     @staticmethod

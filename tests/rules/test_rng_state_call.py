@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from msgspec import structs
 
 from graphdoctor.rules.rng_state_call import RngStateCall
@@ -10,6 +11,7 @@ from graphdoctor.values.host_events import RngState
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Phase
 from tests.support.builders import iteration, op, recording
+from tests.support.diagnosing import diagnosed
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,25 @@ def test_a_state_that_is_set_again_in_the_backward_pass_has_the_first_place(
     step = iteration([op("aten.relu.default", phase=phase) for phase in phases])
     hits = RngStateCall().check(recording(structs.replace(step, events=events)))
     assert [hit.location.line for hit in hits if hit.location is not None] == lines
+
+
+def test_a_seed_that_the_step_sets_again_elsewhere_is_one_finding_with_one_cure() -> None:
+    """As zeroth-order optimizers do, which move by the same numbers forth and back."""
+
+    def target() -> object:
+        seeds = iter(range(1, 100))
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            seed = next(seeds)
+            torch.manual_seed(seed)
+            y = x + torch.randn(4, device="cuda")
+            torch.manual_seed(seed)
+            return y * 2 - torch.randn(4, device="cuda")
+
+        return step, (torch.ones(4, device="cuda"),)
+
+    (finding,) = [one for one in diagnosed(target).findings if one.rule in ("GD110", "GD215")]
+    assert finding.rule == "GD110"
+    assert finding.fix.startswith("In each step, draw the numbers that must repeat once")
+    assert "each of the 2 places" in finding.fix
+    assert "Seed before" not in finding.fix
