@@ -52,8 +52,9 @@ from graphdoctor.values.locations import Location
 from graphdoctor.values.program import Ending
 
 _Reason = Literal["freed", "moved", "rebound"]
-_FIRST = 8  # replays of a graph, each of which looks at numbers and inputs
-_EVERY = 32  # of the later ones does
+_FIRST = 8  # replays of a graph, each of which looks at everything
+_EVERY = 32  # of the later ones does; on a GPU, the others look at what may have changed
+_is_expired: Callable[[int], bool] = torch._C.StorageBase._expired  # type: ignore[attr-defined]
 
 
 @dataclass(slots=True)
@@ -131,6 +132,7 @@ class _Capture:
     numbers: Sources
     inputs: list[CapturedInput]
     written: frozenset[int]  # memory from outside, by number
+    changes: int = 0  # of captured memory, at the last look
     outputs: list[int] = field(default_factory=list)  # by number
     held: Counter[int] | None = None
 
@@ -306,11 +308,14 @@ class GraphAudit(GraphCounts):
             replays.last_at = locate().location
         if self._emulated is not None and capture.held is None and graph.tape is not None:
             capture.held = graph.tape.references()
-        if replays.count <= _FIRST or replays.count % _EVERY == 0:
+        is_due = replays.count <= _FIRST or replays.count % _EVERY == 0
+        if is_due:
             frames = frames_of_program()
             self._check_numbers(capture, frames)
             if not self._under_way:
                 self._check_inputs(capture, frames)
+        if not is_due and self._emulated is None and not self._is_suspect(capture):
+            return
         stale = [(each, why) for each in capture.outside if (why := self._reason(each))]
         if not stale:
             return
@@ -400,6 +405,17 @@ class GraphAudit(GraphCounts):
             capture.replays.last_at = capture.replays.last_at or locate().location
             frames = users_frames()
             self._outputs.look(roots_of(frames), frames)
+
+    def _is_suspect(self, capture: _Capture) -> bool:
+        """Whether memory of a capture was freed, or was seen to be replaced since the last look."""
+        before, capture.changes = capture.changes, self._changed.changes
+        if before != capture.changes:
+            return True
+        for each in capture.outside:
+            weak = each.info.weak
+            if weak is None or _is_expired(weak):
+                return True
+        return False
 
     def _reason(self, each: _Outside) -> _Reason | None:
         for module, kind, key in each.slots:

@@ -25,11 +25,15 @@ _SCHEDULES = (
 
 
 class ChangedMemory:
-    """Sees assignments to attributes of modules and to `.data`, conversions such as `.to()`, and schedulers."""
+    """Sees assignments to attributes of modules and to `.data`, conversions such as `.to()`, and schedulers.
+
+    `changes` counts what was seen of captured memory, resized storages too.
+    """
 
     def __init__(self, table: StorageTable) -> None:
         self._table = table
         self.captured: set[int] = set()  # by number
+        self.changes = 0
         self.lines: dict[int, Location | None] = {}
         self.lines_of_places: dict[Key, Location | None] = {}
         self._attributes: dict[tuple[int, Step], Place] = {}
@@ -56,6 +60,8 @@ class ChangedMemory:
         with ExitStack() as replacing:
             replacing.enter_context(replaced(module, ours))
             replacing.enter_context(replaced(torch.Tensor, {"data": data}))
+            resizes = {"resize_": self._resizes(torch.UntypedStorage.resize_)}
+            replacing.enter_context(replaced(torch.UntypedStorage, resizes))
             for scheduler, name in _SCHEDULES:
                 method = vars(scheduler).get(name)
                 if method is not None:
@@ -122,4 +128,14 @@ class ChangedMemory:
 
     def _note(self, number: int | None, now: Any) -> None:
         if number is not None and self._number(now) != number:
+            self.changes += 1
             self.lines[number] = locate().location
+
+    def _resizes(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def resize_(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+            info = self._table.info_of(storage)
+            self.changes += info is not None and info.number in self.captured
+            return method(storage, *args, **kwargs)
+
+        return resize_

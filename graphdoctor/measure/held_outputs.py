@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import NamedTuple
@@ -28,7 +28,8 @@ _MOST_LOOKS = (
     8  # at all variables while an output gets references; then each time they have doubled
 )
 _ADDS = frozenset({"append", "appendleft", "add", "extend", "insert", "setdefault", "update"})
-_use_count = torch._C._storage_Use_Count
+_use_count: Callable[[int], int] = torch._C._storage_Use_Count
+_reference_count = sys.getrefcount
 
 
 @dataclass(slots=True)
@@ -63,8 +64,12 @@ class _Output:
 
     def references(self) -> int:
         """Tensors on the storage, and references of Python to the captured ones."""
-        counts = (sys.getrefcount(each) for one in self.tensors if (each := one()) is not None)
-        return int(_use_count(self.key)) + sum(counts)
+        count = _use_count(self.key)
+        for each in self.tensors:
+            tensor = each()
+            if tensor is not None:
+                count += _reference_count(tensor)
+        return count
 
 
 class HeldOutputs(Observer):

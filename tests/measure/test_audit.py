@@ -16,7 +16,7 @@ import torch
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.values.audited import AuditReport
-from tests.measure.healthy_graphs import HEALTHY, Engine, model
+from tests.measure.healthy_graphs import HEALTHY, Engine, batch, model
 from tests.support import warm
 from tests.support.emulated import captured
 from tests.support.schemas import schema_of
@@ -105,6 +105,23 @@ def test_a_model_that_is_converted_after_make_graphed_callables() -> None:
     assert all(place and lines[place.line - 1].endswith("# <- stale") for place in places)
     changes = [each.changed_at for each in found if each.name]
     assert all(place and lines[place.line - 1].endswith("# <- changed") for place in changes)
+
+
+@pytest.mark.parametrize("is_freed", [True, False], ids=["freed", "replaced"])
+def test_memory_that_goes_after_many_replays_is_reported_in_the_next(*, is_freed: bool) -> None:
+    def program() -> None:
+        policy, x = model(), batch()
+        graph, _ = captured(lambda: policy(x))
+        for _ in range(12):
+            graph.replay()
+        if is_freed:
+            x = batch()
+        else:
+            policy.weight.data = torch.zeros(4, 4, device="cuda")
+        graph.replay()
+
+    (stale,) = audited(program).stale_tensors
+    assert (stale.name, stale.replay) == ("x" if is_freed else "policy.weight", 13)
 
 
 def buffer_that_is_assigned(norm: torch.nn.BatchNorm1d) -> None:
