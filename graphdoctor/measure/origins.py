@@ -36,6 +36,11 @@ class Origin:
     root: ref[Any] | dict[str, Any] | CodeType
     steps: tuple[Any, ...]
 
+    @property
+    def is_modules(self) -> bool:
+        """Whether a module has it as its parameter or buffer."""
+        return self.steps[0] in _HIDDEN
+
     def now(self, frames: Sequence[FrameType]) -> Any:
         """What is there now; GONE where nothing is."""
         root: Any = self.root

@@ -32,7 +32,7 @@ from graphdoctor.measure.captured_operators import (
     Operators,
     Place,
 )
-from graphdoctor.measure.origins import GONE, Origin, origins_of_tensors, roots_of, users_frames
+from graphdoctor.measure.origins import Origin, origins_of_tensors, roots_of, users_frames
 from graphdoctor.measure.watch.profiler import replaced
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.snapshot import plain_torch
@@ -80,10 +80,15 @@ class AsNow(AsCaptured):
                     self.place(argument)
 
     def _find(self, memory: Captured) -> Place:
-        """It may have moved only if none of the places that held it holds it now."""
+        """It has moved only if none of the places that held it holds it now.
+
+        Where modules held it, only they count: an optimizer keeps the parameters that it was made with.
+        """
         moved: tuple[str, Geometry, torch.Tensor] | None = None
-        for base, origin in self._origins.get(memory.number, ()):
-            now = origin.now(self._frames) if _covers(base, memory.geometry) else GONE
+        known = self._origins.get(memory.number, ())
+        held = [each for each in known if _covers(each[0], memory.geometry)]
+        for base, origin in [each for each in held if each[1].is_modules] or held:
+            now = origin.now(self._frames)
             if not isinstance(now, torch.Tensor) or not is_plain(now):
                 continue
             if self._table.info(now).number == memory.number:
@@ -415,10 +420,11 @@ class _Trial:
             return None
         for memory in gaps:
             left = self._actual(memory, self._then)
-            if first is None or left is None:
+            if left is None:
                 continue
             if _beyond(frozen.tensor(memory), left, exact=exact) is None:
-                index, gap = first
+                # Without a first one, only the memory that is written is another.
+                index, gap = first or (self._operators.filled[memory], gaps[memory])
                 return _Differs(index, gap, frozen=True, repeats=not drifts)
         sure = {m: gap for m, gap in gaps.items() if m.number not in self._operators.random}
         if not exact or not sure:

@@ -177,7 +177,7 @@ def _of_replay(each: WrongReplay) -> AuditFault:
         for one in each.inputs
         if one.now
     ]
-    if not each.frozen:
+    if not each.frozen and not changes:
         changes.append("The inputs are those of the capture.")
     if not each.repeats:
         changes.append("Eager itself differs between two runs.")

@@ -54,7 +54,7 @@ class Decoder:
         self.graph, self.out = captured(lambda: self.step())
 
     def step(self) -> torch.Tensor:
-        self.cache[3:4] = self.token
+        self.cache[3:4] = self.token  # <- cache
         return (self.cache * self.scale).sum()  # <- scale
 
 
@@ -111,6 +111,25 @@ def frozen_learning_rate() -> None:
     graph.replay()
 
 
+def assigned_checkpoint() -> None:
+    net, x = model(), torch.ones(2, 4, device="cuda")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # keeps the parameters it was made with
+    graph, _ = captured(lambda: net(x))  # <- wrong
+    graph.replay()
+    state = {name: value * 2 for name, value in net.state_dict().items() if name == "weight"}
+    net.load_state_dict(state, assign=True, strict=False)
+    graph.replay()
+    assert optimizer.param_groups[0]["params"][0] is not net.weight
+
+
+def output_in_other_memory() -> None:
+    decoder = Decoder()
+    decoder.graph.replay()
+    old, decoder.cache = decoder.cache, decoder.cache.clone()
+    old[3:4], decoder.cache[3:4] = 5.0, 5.0
+    decoder.graph.replay()
+
+
 def freed_input() -> None:
     namespace: dict[str, Any] = {"x": torch.ones(4, device="cuda"), "captured": captured}
     exec("graph, out = captured(lambda: x.exp())", namespace)
@@ -121,7 +140,9 @@ def freed_input() -> None:
 
 FAULTS: dict[Callable[[], None], tuple[str, str, str, str]] = {
     rebound_weight: ("aten.addmm.default", "# <- wrong", "net.weight", "other memory"),
+    assigned_checkpoint: ("aten.addmm.default", "# <- wrong", "net.weight", "other memory"),
     reallocated_cache: ("aten.mul.Tensor", "# <- scale", "self.cache", "other memory"),
+    output_in_other_memory: ("aten.copy_.default", "# <- cache", "self.cache", "other memory"),
     frozen_attribute: ("aten.mul.Tensor", "# <- scale", "self.scale", "0.25"),
     frozen_variable: ("aten.mul.Tensor", "# <- wrong", "factor", "0.1"),
     frozen_tensor_on_the_host: ("aten.mul.Tensor", "# <- wrong", "factor", "0.125"),
