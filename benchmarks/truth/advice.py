@@ -4,6 +4,7 @@
 
 A cure holds if the finding and the cure are printed, and if the step after the cure has no finding, is captured on
 the emulated device, replays as eager runs it, and, of the variants with `same`, returns what the step before returned.
+Those of GD216 run on two ranks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import datetime
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -19,8 +21,24 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.rules.advice import collectives  # noqa: E402
 from tests.rules.advice.all import ALL  # noqa: E402
 from tests.support.following import failure_of  # noqa: E402
+from tests.support.on_ranks import analyzed  # noqa: E402
+
+
+def failure_on_ranks(name: str) -> str:
+    """Where the cure of a step of several ranks fails, as `failure_of` says it."""
+    source = Path(collectives.__file__).read_text(encoding="utf-8")
+    reports = []
+    for each in (name, f"{name}_after"):
+        with tempfile.TemporaryDirectory() as work:
+            analyzed(Path(work), source, each, "--json", "report.json")
+            reports.append(json.loads(Path(work, "report.json").read_text(encoding="utf-8")))
+    before, after = reports
+    if "GD216" not in [found["rule"] for found in before["findings"]]:
+        return "GD216 is not found"
+    return "" if after["verdict"] == "safe" else f"after the cure: {after['reason']}"
 
 
 def main() -> None:
@@ -46,6 +64,9 @@ def main() -> None:
                 "why": failed[:200],
             }
         )
+    for name in collectives.RANKED:
+        failed = failure_on_ranks(name)
+        lines.append({"rule": "GD216", "variant": name, "holds": not failed, "why": failed[:200]})
     given.out.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     print(f"{sum(line.get('holds', False) is True for line in lines)} of {len(lines) - 1} hold")
 
