@@ -73,6 +73,9 @@ class SyncVectorEnv:
         self.num_envs = len(self.envs)
         self.single_observation_space = self.envs[0].observation_space
         self.single_action_space = self.envs[0].action_space
+        if isinstance(one := self.single_action_space, Box):
+            shape = (self.num_envs, *one.shape)
+            self.action_space = Box(one.low.flat[0], one.high.flat[0], shape)
 
     def reset(self, seed: int = 0) -> tuple[np.ndarray, dict[str, Any]]:
         return self._observed([each.reset(seed + i) for i, each in enumerate(self.envs)]), {}
