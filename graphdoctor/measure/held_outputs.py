@@ -89,6 +89,7 @@ class HeldOutputs(Observer):
     def begin(self, tensors: Iterable[ref[torch.Tensor]], replays: Replays) -> list[int]:
         """Before a graph's first replay: the outputs, by number, among the results of its capture."""
         by_number: dict[int, _Output] = {}
+        tensor: torch.Tensor | None = None
         for each in tensors:
             tensor = each()
             if tensor is None or not is_plain(tensor):
@@ -99,7 +100,7 @@ class HeldOutputs(Observer):
                 key = tensor.untyped_storage()._cdata
                 output = by_number[info.number] = _Output(info, key, replays, [])
             output.tensors.append(each)
-        del tensor
+        del tensor  # a reference, which are counted now
         for output in by_number.values():
             output.most = output.references()
         self._outputs.update(by_number)

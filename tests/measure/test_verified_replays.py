@@ -182,6 +182,12 @@ def random_training() -> None:
         graph.replay()
 
 
+def in_place_only() -> None:
+    total = torch.zeros(4, device="cuda")
+    graph, _ = captured(lambda: torch._foreach_add_([total], 1.0))
+    graph.replay()
+
+
 def learning_rate_as_a_tensor() -> None:
     optimizer, graph = training(
         torch.optim.Adam, lr=torch.tensor(0.1, device="cuda"), capturable=True
@@ -193,7 +199,7 @@ def learning_rate_as_a_tensor() -> None:
 
 @pytest.mark.parametrize(
     "program",
-    [*HEALTHY, random_training, learning_rate_as_a_tensor],
+    [*HEALTHY, random_training, in_place_only, learning_rate_as_a_tensor],
     ids=lambda program: program.__name__,
 )
 def test_a_healthy_program_is_verified_and_computes_what_it_does_alone(
