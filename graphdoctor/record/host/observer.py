@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from inspect import CO_GENERATOR
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
@@ -50,7 +50,6 @@ _FILES = frozenset({_RANDOM_MODULE, *(code.co_filename for code in THREADS)}).un
     FILES_OF_QUERIES, FILES_OF_QUEUES
 )
 _FUNCTIONS = frozenset({next, *CLOCKS})
-_SUSPENDED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _OWNERS = (random.Random, *TAKEN_FROM)
 _Found = tuple[type[PythonEvent], str]
 _DRAW_NOTHING = frozenset({"getstate", "setstate", "seed"})
@@ -107,7 +106,7 @@ class HostObserver(Observer):
             if (
                 _is_looked_at(code.co_filename)
                 or code.co_name == "__next__"
-                or code.co_flags & _SUSPENDED
+                or code.co_flags & CO_GENERATOR
             ):
                 self._queries.function_called(frame, frame.f_back)
                 self._function_called(frame, frame.f_back)
@@ -115,7 +114,10 @@ class HostObserver(Observer):
     def _built_in_called(self, function: Any, caller: FrameType) -> None:
         if is_machinery(caller.f_code.co_filename):
             return
-        found = _built_in(function)
+        if isinstance(getattr(function, "__self__", None), random.Random):
+            found = _of_random(function.__name__)
+        else:
+            found = (ClockRead, CLOCKS[function]) if function in CLOCKS else None
         if found is not None:
             self._add(*found, locate_from(caller))
         elif (taken := self._running.taken_by_built_in(function)) is not None:
@@ -163,16 +165,6 @@ def _may_tell(function: Any) -> bool:
         return function in _FUNCTIONS
     except TypeError:  # a callable that cannot be hashed
         return False
-
-
-def _built_in(function: Any) -> _Found | None:
-    """A C function that draws or reads a clock."""
-    if isinstance(getattr(function, "__self__", None), random.Random):
-        return _of_random(function.__name__)
-    try:
-        return (ClockRead, CLOCKS[function]) if function in CLOCKS else None
-    except TypeError:  # a callable that cannot be hashed
-        return None
 
 
 def _of_random(name: str) -> _Found | None:

@@ -12,7 +12,7 @@ import queue
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
+from types import FrameType, GeneratorType
 from typing import Any
 
 from graphdoctor.target.program.taken_items import GivenAgain
@@ -24,7 +24,6 @@ _QUEUES = {queue.Queue.get.__code__}
 FILES_OF_QUEUES = frozenset(code.co_filename for code in _QUEUES)
 TAKEN_FROM = (queue.SimpleQueue,)  # by functions in C
 _MOST_PARTS = 200  # of what an iterator tells of itself
-_SUSPENDED = (GeneratorType, AsyncGeneratorType, CoroutineType)
 
 
 class Running:
@@ -44,9 +43,7 @@ class Running:
         if frame.f_code.co_name == "__next__":
             return self.path(frame.f_locals.get("self"))
         for path, held in self._held.values():
-            if isinstance(held, _SUSPENDED) and any(
-                getattr(held, name, None) is frame for name in ("gi_frame", "ag_frame", "cr_frame")
-            ):
+            if isinstance(held, GeneratorType) and held.gi_frame is frame:
                 return path
         return None
 
@@ -59,7 +56,7 @@ class Running:
             for key, (path, held) in self._held.items():
                 # A cycle is where it was once it has come round, as one of a single item always is.
                 is_hidden = self._before[key] is None or isinstance(held, itertools.cycle)
-                if is_hidden and not isinstance(held, _SUSPENDED):
+                if is_hidden and not isinstance(held, GeneratorType):
                     return path
         return None
 
@@ -67,7 +64,7 @@ class Running:
         """Those whose position is another one than in the beginning."""
         for key, (path, held) in self._held.items():
             before = self._before[key]
-            is_unseen = before is None and not isinstance(held, _SUSPENDED)  # as in a loop
+            is_unseen = before is None and not isinstance(held, GeneratorType)  # as in a loop
             if is_unseen or position(held) != before:
                 yield path
 
@@ -78,7 +75,7 @@ class Running:
 
 def _is_running(value: object) -> bool:
     """Not an object of the user's, whose attributes are state like any other, and no file that is written to."""
-    if isinstance(value, (*_SUSPENDED, GivenAgain)):
+    if isinstance(value, (GeneratorType, GivenAgain)):
         return True
     if not isinstance(value, Iterator) or isinstance(value, STREAMS):
         return False
@@ -93,7 +90,7 @@ def position(iterator: object) -> object:
 
 
 def _position(iterator: object, left: Iterator[int]) -> object:
-    if isinstance(iterator, _SUSPENDED):
+    if isinstance(iterator, GeneratorType):
         return None
     if isinstance(iterator, io.IOBase):
         with suppress(OSError):  # somebody has asked it for its next line
