@@ -48,17 +48,15 @@ def test_a_program_gets_its_steps_diagnosed_and_prints_what_it_prints_alone(name
     }
     assert seen == set(EXPECTED[name])
     assert _without_times(ran.printed) == _without_times(alone.printed) != ""
-
-
-def test_what_the_program_still_holds_of_the_step_before_is_a_finding_with_its_names() -> None:
-    training = run(SAMPLES / "image_training.py").report.steps[0]
-    assert training.report is not None
-    (found,) = (one for one in training.report.findings if one.rule == "GD117")
-    assert (
-        "`output` (image_training.py:42) and `loss` (image_training.py:43) still reference that node"
-        in found.message
-    )
-    assert found.fix.startswith("Add `del output, loss` at the end of each step")
+    if name == "image_training.py":  # what it still holds of the step before is named
+        training = ran.report.steps[0].report
+        assert training is not None
+        (found,) = (one for one in training.findings if one.rule == "GD117")
+        assert (
+            "`output` (image_training.py:42) and `loss` (image_training.py:43) still reference that node"
+            in found.message
+        )
+        assert found.fix.startswith("Add `del output, loss` at the end of each step")
 
 
 @pytest.mark.gpu

@@ -270,7 +270,9 @@ def replay_of(
     device_end = int(last_end[-1])
     in_steps = inside(found.end_ns, [step.window for step in steps], closed="right")
     warm_up = int(cold[0] + found.warm_up_ns[in_steps].sum())
-    uploads = _uploads(trace, device, launches.rows)
+    events = trace.device_events
+    uploading = trace.named(events, is_upload) & (events.device == device)
+    uploads = np.isin(launches.rows, launch_of(trace)[uploading])
     calls = trace.calls.take(launches.rows)
     made = Replay(
         work=Work(
@@ -411,13 +413,6 @@ def _owner(call: Ints, calls: Ints) -> Ints:
     place[calls[mine]] = np.flatnonzero(mine)
     owner: Ints = place[wanted]
     return owner
-
-
-def _uploads(trace: Trace, device: int, calls: Ints) -> Mask:
-    events = trace.device_events
-    uploading = trace.named(events, is_upload) & (events.device == device)
-    found: Mask = np.isin(calls, launch_of(trace)[uploading])
-    return found
 
 
 def _is_one_stream(trace: Trace, device: int) -> bool:
