@@ -15,7 +15,7 @@ from weakref import ref
 import torch
 
 from graphdoctor.source.trees import holds, tree_of
-from graphdoctor.target.frames import is_machinery
+from graphdoctor.target.frames import is_machinery, variables_of
 from graphdoctor.target.state.walk import Walk
 
 _MOST_FRAMES = 8
@@ -62,7 +62,7 @@ def origins_of_tensors(
     """All tensors that variables of the frames lead to. The walk has to run without modes."""
     for frame in frames:
         root = frame.f_globals if frame.f_locals is frame.f_globals else frame.f_code
-        for steps, value in _held(dict(frame.f_locals), ()):
+        for steps, value in _held(dict(variables_of(frame)), ()):
             if isinstance(value, torch.Tensor):
                 yield Origin(_name("", steps), root, steps), value
     for path, value, _ in Walk(roots, with_empty=False):
@@ -234,7 +234,7 @@ def roots_of(frames: Sequence[FrameType]) -> dict[str, object]:
     """The variables of some frames."""
     roots: dict[str, object] = {}
     for frame in frames:
-        for names in (frame.f_locals, frame.f_globals):
+        for names in (variables_of(frame), frame.f_globals):
             for name, value in list(names.items()):
                 if not name.startswith("__") and not isinstance(value, _CODE):
                     roots.setdefault(name, value)

@@ -18,7 +18,7 @@ from weakref import ref
 import torch
 
 from graphdoctor.source.trees import owner_of, tree_of
-from graphdoctor.target.frames import is_own
+from graphdoctor.target.frames import is_own, variables_of
 from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.kinds.objects import in_slot
 from graphdoctor.target.state.kinds.written import MISSING
@@ -76,7 +76,7 @@ class Place:
                 return MISSING
         elif isinstance(root, Variable):
             frame = next((each for each in frames if each.f_code is root.code), None)
-            value = MISSING if frame is None else frame.f_locals.get(root.name, MISSING)
+            value = MISSING if frame is None else variables_of(frame).get(root.name, MISSING)
         else:
             value = root
         return follow(value, self.path)
@@ -247,7 +247,7 @@ def _constant_item(index: ast.expr) -> Item | None:
 
 
 def _variable(frame: FrameType, name: str) -> tuple[Root, object] | None:
-    found = frame.f_locals
+    found = variables_of(frame)
     return (Variable(frame.f_code, name), found[name]) if name in found else None
 
 

@@ -18,7 +18,7 @@ from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.storages import StorageTable, is_plain
 from graphdoctor.measure.places import CapturedFrames, Place, Variable, expressions_of_program
 from graphdoctor.source.trees import owner_of
-from graphdoctor.target.frames import is_machinery, locate, locate_from
+from graphdoctor.target.frames import is_machinery, locate, locate_from, variables_of
 from graphdoctor.target.state.snapshot import plain_torch
 from graphdoctor.values.locations import Location
 
@@ -126,7 +126,7 @@ def new_tensors(
         (f for f in frames if not is_machinery(f.f_code.co_filename)), _MOST_FRAMES
     ):
         for name in _ignored_arguments(frame.f_code):
-            for now in _tensors_in(frame.f_locals.get(name)):
+            for now in _tensors_in(variables_of(frame).get(name)):
                 number = number_of(now, table)
                 alike = [(e, t) for e, t in untouched if number is not None and _is_alike(t, now)]
                 if not alike or any(each.number == number for each, _ in alike):

@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from functools import cache
 from importlib.util import find_spec
+from inspect import CO_OPTIMIZED
 from itertools import islice
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -66,6 +67,24 @@ def _torch_folder() -> str:
     """Where torch is, if it was installed from a source tree; errors are shown without it too."""
     spec = find_spec("torch")
     return os.path.dirname(os.path.abspath(spec.origin)) + os.sep if spec and spec.origin else _HERE
+
+
+def variables_of(frame: FrameType) -> dict[str, object]:
+    """The local variables of a running frame, as a copy; of a file, its globals.
+
+    Before Python 3.13, a function's frame keeps what `f_locals` gave, and with it every tensor that a
+    variable held then. It is emptied here, unless the program holds it.
+    """
+    held = frame.f_locals
+    if not frame.f_code.co_flags & CO_OPTIMIZED:
+        return held
+    names = dict(held)
+    if type(held) is dict and sys.getrefcount(held) <= _OWN_REFERENCES:
+        held.clear()
+    return names
+
+
+_OWN_REFERENCES = 3  # the frame's, the variable's and the call's
 
 
 def calls_step(code: CodeType) -> bool:
