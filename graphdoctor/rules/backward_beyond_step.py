@@ -15,8 +15,9 @@ from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Recording
 
 _LET_GO = (
-    "Before the first step, replace {what} with its detach(); the step recomputes the tensor. Or use the version in "
-    "torch.nn.utils.parametrizations, such as weight_norm, which stores no such tensor."
+    "Before the warmup of the capture, replace {what} with {its} detach(); each step recomputes {it}. If "
+    "torch.nn.utils.weight_norm stored {it}, use torch.nn.utils.parametrizations.weight_norm, which stores no "
+    "such tensor."
 )
 
 # What an earlier step of a program has left in its variables: `loss` (train.py:12).
@@ -35,14 +36,15 @@ class BackwardBeyondStep(RecordingRule):
     depend on a capturing blocking stream".
 
     An AccumulateGrad node, which accumulates a parameter's gradient, lives as long as any tensor
-    references it. `torch.nn.utils.prune` stores such a tensor when it computes a weight. A loop
-    variable is another one: in `loss = criterion(model(x), y)`, the previous loss keeps the nodes of
-    the first step alive, and a capture in that loop fails.
+    references it. `torch.nn.utils.prune` and the older `torch.nn.utils.weight_norm` store such a tensor
+    when they compute a weight. A loop variable is another one: in `loss = criterion(model(x), y)`, the
+    previous loss keeps the nodes of the first step alive, and a capture in that loop fails.
 
     False alarm: the earlier operation ran on the stream that captures.
 
     Compute inside the step what the gradient must reach, or cut the graph with `detach()`. For a weight
-    that was computed with the model, set `layer.weight = layer.weight.detach()` before the first step.
+    that was computed with the model, set `layer.weight = layer.weight.detach()` in each such layer before
+    the warmup of the capture.
     In a loop, `del` the variables at the end of each step, or capture before the first step. With torch
     2.13 or newer, `torch.autograd.graph.set_override_stale_capture_stream(True)` also works.
     """
@@ -95,8 +97,9 @@ def _fix(holder: str, frames: tuple[Location, ...]) -> str:
     """How to release the AccumulateGrad node that `holder` references: variables, or a tensor of the model."""
     if variables := _VARIABLE.findall(holder):
         return _FREE.format(what=_letting_go(variables, _holding(holder, frames)))
+    its, it = ("its", "it") if holder.count("`") == 2 else ("their", "them")
     return (
-        _LET_GO.format(what=holder)
+        _LET_GO.format(what=holder, its=its, it=it)
         if holder.startswith("`")
         else _FREE.format(what="`del` of every tensor that references the node")
     )

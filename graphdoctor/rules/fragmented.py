@@ -65,9 +65,10 @@ def fragmented(regions: Sequence[Region]) -> Finding | None:
         if blockers
         else "Findings split"
     )
-    launches = sum(region.launches for region in small)
+    launches = count_text(sum(region.launches for region in small), "launch")
+    have = f"has only {launches}" if len(small) == 1 else f"have only {launches} in total"
     return Fragmented.finding(
-        f"{subject} the step into {count_text(len(regions), 'region')}. {len(small)} of them have only "
-        f"{count_text(launches, 'launch')} in total, too few for a graph to pay off.",
+        f"{subject} the step into {count_text(len(regions), 'region')}. {len(small)} of them {have}, too "
+        "few for a graph to pay off.",
         small[0].first,
     )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
-from graphdoctor.rules.causes.optimizers import OUTSIDE, rates_change, reads_a_rate, scheduled
-from graphdoctor.rules.causes.source import stored_rate
+from graphdoctor.rules.causes.optimizers import (
+    OUTSIDE,
+    options_advice,
+    rates_change,
+    reads_a_rate,
+    stored_rate_advice,
+)
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.rules.scalars_differ import scalar_hits, unexplained_scalars
-from graphdoctor.values.figures import shortened
-from graphdoctor.values.locations import is_library
 from graphdoctor.values.recording import Op, Recording
 
 
@@ -93,40 +95,15 @@ class FrozenLearningRate(RecordingRule):
 
 
 def _fix(recording: Recording, op: Op | None) -> str:
-    options = scheduled(recording)
-    others = sorted(options - {"lr"})
-    if others:
-        named = " and ".join(f"`{option}`" for option in others)
-        verb = (
-            "are Python numbers" if len(others) > 1 or "betas" in others else "is a Python number"
-        )
-        return f"{named} {verb} in the optimizer, unlike `lr`. {_AFTER}"
+    if advice := options_advice(recording):
+        return advice
     kinds = {reads_a_rate(info) for info in recording.optimizers if info.lr_kind == "float"}
     if kinds == {True}:
         return OUTSIDE
-    fix = f"{FrozenLearningRate.fix} {OUTSIDE}" if True in kinds else FrozenLearningRate.fix
-    frames = (op.location, *op.stack) if op is not None else ()
-    stored = (
-        stored_rate(frame) for frame in frames if frame is not None and not is_library(frame.file)
-    )
-    statement = next((each for each in stored if each is not None), None)
-    if statement is None:
-        return fix
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-    value = statement.value
-    if isinstance(statement, ast.AugAssign):
-        return (
-            f'Construct the optimizer with lr=torch.tensor(lr, device="cuda") (SGD: with fused=True). Then '
-            f"`{shortened(ast.unparse(statement))}` on line {statement.lineno} updates that tensor in place."
-        )
-    return (
-        f'Construct the optimizer with lr=torch.tensor(lr, device="cuda") (SGD: with fused=True). Replace line '
-        f"{statement.lineno} by `{shortened(f'{ast.unparse(target)}.fill_({ast.unparse(value)})')}`, before each "
-        "replay: an assignment puts a Python number in the tensor's place."
-    )
-
-
-_AFTER = "Call optimizer.step() outside the captured region, after the replay."
+    advice = stored_rate_advice((op.location, *op.stack) if op is not None else ())
+    if advice:
+        return f'Construct the optimizer with lr=torch.tensor(lr, device="cuda") (SGD: with fused=True). {advice}'
+    return f"{FrozenLearningRate.fix} {OUTSIDE}" if True in kinds else FrozenLearningRate.fix
 
 
 def _slow_schedules(recording: Recording) -> Iterator[Hit]:

@@ -6,10 +6,19 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from graphdoctor.rules.causes.optimizers import OUTSIDE, has_no_capturable_form
+from graphdoctor.rules.causes.optimizers import (
+    OUTSIDE,
+    has_no_capturable_form,
+    options_advice,
+    rates_change,
+    stored_rate_advice,
+)
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event, at_op
 from graphdoctor.values.host_events import RefusedOptimizer
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Recording
+
+_SCHEDULER = "Set the learning rate outside the captured step, as with scheduler.step()."
 
 
 class NonCapturableOptimizer(RecordingRule):
@@ -22,8 +31,8 @@ class NonCapturableOptimizer(RecordingRule):
     This rule has no false alarms: PyTorch raises an error in the first captured step.
 
     Construct the optimizer with `capturable=True`, which keeps the count on the GPU, and pass the
-    learning rate as a GPU tensor, so that a scheduler can change it. Adafactor has no `capturable`:
-    leave its `step()` outside the captured region.
+    learning rate as a GPU tensor. Call `scheduler.step()` outside the captured step: it updates the
+    tensor in place. Adafactor has no `capturable`: leave its `step()` outside the captured region.
     """
 
     id = "GD111"
@@ -54,7 +63,9 @@ class NonCapturableOptimizer(RecordingRule):
         for iteration in recording.captured:
             first = next((op for op in iteration.ops if op.phase == "optimizer"), None)
             if first is not None:
-                yield at_op(iteration.index, first, _text(names[0]))
+                frames = () if first.location is None else (first.location, *first.stack)
+                fix = _fix(recording, frames)
+                yield at_op(iteration.index, first, _text(names[0]), fix=fix)
 
     @staticmethod
     def bad() -> object:
@@ -104,7 +115,19 @@ def _refused(recording: Recording) -> Iterator[Hit]:
                 hit = at_event(iteration.index, event, _text_without_form(name))
                 yield replace(hit, fix=OUTSIDE)
             else:
-                yield at_event(iteration.index, event, _text(name))
+                hit = at_event(iteration.index, event, _text(name))
+                frames = () if event.location is None else (event.location, *event.stack)
+                yield replace(hit, fix=_fix(recording, frames))
+
+
+def _fix(recording: Recording, frames: tuple[Location, ...]) -> str:
+    """The cure with what a rate that changes in the step needs, too: GD204 would be next."""
+    if advice := options_advice(recording):
+        return advice
+    parts = [NonCapturableOptimizer.fix]
+    if rates_change(recording):
+        parts.append(stored_rate_advice(frames) or _SCHEDULER)
+    return " ".join(parts)
 
 
 def _text_without_form(class_name: str) -> str:

@@ -329,10 +329,11 @@ def embedding(*, sparse: bool) -> object:
 
 
 def normed(*, let_go: bool) -> object:
-    layer = nn.utils.weight_norm(nn.Linear(4, 4)).cuda()
+    layers = nn.Sequential(*(nn.utils.weight_norm(nn.Linear(4, 4)) for _ in range(2))).cuda()
     if let_go:
-        layer.weight = layer.weight.detach()
-    return training(nn.Sequential(layer), torch.optim.SGD(layer.parameters(), 0.1), cuda(8, 4))
+        for layer in layers:
+            layer.weight = layer.weight.detach()
+    return training(layers, torch.optim.SGD(layers.parameters(), 0.1), cuda(8, 4))
 
 
 def reparametrized() -> object:
@@ -449,7 +450,12 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
         "without sparse=True",
         lambda: embedding(sparse=False),
     ),
-    ("GD117", lambda: normed(let_go=False), "with its detach()", lambda: normed(let_go=True)),
+    (
+        "GD117",
+        lambda: normed(let_go=False),
+        "`model.0.weight` and `model.1.weight` with their detach()",
+        lambda: normed(let_go=True),
+    ),
     ("GD117", lambda: normed(let_go=False), "torch.nn.utils.parametrizations", reparametrized),
 ]
 

@@ -15,11 +15,13 @@ import torch
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.target.state.accumulations import is_data_parallel, mark_all, marked
 from graphdoctor.target.state.snapshot import named_tensors
+from graphdoctor.values.figures import joined
 from graphdoctor.values.host_events import EarlierGraph, HostEvent
 
 LEGACY = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
 _KEPT_BY, _LOOKED = "graphdoctor: kept alive by", "graphdoctor: looked at"
 _ACCUMULATION = "a gradient's accumulation"
+_NAMED = 3
 _NO_FORWARD = 2**64 - 1  # the sequence number of AccumulateGrad, which has no forward operator
 
 
@@ -70,10 +72,13 @@ def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> N
         return
     if held := _held_by_others(roots):
         paths = _paths_to_accumulations(named_tensors(roots))
+        # A variable of the program's own is a root, too: `holders` say on which line it is bound.
+        own = {path for path in paths.values() if f"{path} (" not in holders}
+        names = [path for path in dict.fromkeys(paths.values()) if path in own]
+        more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+        of_model = joined([*names[:_NAMED], *more])
         for node in held:
-            path = paths.get(node, "")
-            # A variable of the program's own is a root, too: `holders` say on which line it is bound.
-            by = holders if not path or f"{path} (" in holders else path
+            by = of_model if paths.get(node) in own else holders
             node.metadata[_KEPT_BY] = by or "a tensor from before"
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 
+from graphdoctor.rules.causes.source import stored_rate
+from graphdoctor.values.figures import shortened
+from graphdoctor.values.locations import Location, is_library
 from graphdoctor.values.recording import OptimizerInfo, Recording
 
 # Options that a schedule sets; what else changes in a group is the optimizer's own count.
@@ -14,6 +18,7 @@ OUTSIDE = (
     "Call optimizer.step() outside the captured region, after the replay, or use an optimizer with "
     "capturable=True, such as torch.optim.AdamW."
 )
+_AFTER = "Call optimizer.step() outside the captured region, after the replay."
 COUNTED = (
     "Count the steps in a GPU tensor and compute the number from it, as torch.optim does with "
     "capturable=True. Or call optimizer.step() outside the captured region, after the replay."
@@ -37,6 +42,35 @@ def scheduled(recording: Recording) -> frozenset[str]:
         for change in iteration.changes
     )
     return frozenset(match[1] for match in found if match is not None)
+
+
+def options_advice(recording: Recording) -> str:
+    """What to do about options that change and that no optimizer keeps in a tensor; "" if none does."""
+    others = sorted(scheduled(recording) - {"lr"})
+    if not others:
+        return ""
+    named = " and ".join(f"`{option}`" for option in others)
+    is_plural = len(others) > 1 or "betas" in others
+    verb = "are Python numbers" if is_plural else "is a Python number"
+    return f"{named} {verb} in the optimizer, unlike `lr`. {_AFTER}"
+
+
+def stored_rate_advice(frames: Iterable[Location | None]) -> str:
+    """What to do with the statement near these lines that sets `group["lr"]`, a tensor now; "" if none does."""
+    for frame in frames:
+        statement = stored_rate(frame) if frame is not None and not is_library(frame.file) else None
+        if statement is None:
+            continue
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        if isinstance(statement, ast.AugAssign):
+            code = shortened(ast.unparse(statement))
+            return f"Then `{code}` on line {statement.lineno} updates that tensor in place."
+        code = shortened(f"{ast.unparse(target)}.fill_({ast.unparse(statement.value)})")
+        return (
+            f"Replace line {statement.lineno} by `{code}`, before each "
+            "replay: an assignment puts a Python number in the tensor's place."
+        )
+    return ""
 
 
 def has_no_capturable_form(optimizers: Iterable[OptimizerInfo], class_name: str) -> bool:

@@ -137,6 +137,15 @@ pair(
     "GD204", "updates that tensor in place", "rate_scaled_in_group",
     lambda: scaled(sgd), lambda: scaled(fused),
 )  # fmt: skip
+pair(
+    "GD111", "by `group['lr'].fill_(0.1 * 0.5 ** epoch[0])`, before each replay", "adam_with_an_assigned_rate",
+    lambda: rates(adam, how="assigned"),
+    lambda: rates(lambda p: adam(p, lr=rate(), capturable=True), how="outside"), same=False,
+)  # fmt: skip
+pair(
+    "GD111", f"`betas` are Python numbers in the optimizer, unlike `lr`. {_OUTSIDE}", "adam_with_scheduled_betas",
+    lambda: training(adam, before=decay_betas), lambda: training(adam, steps=False), same=False,
+)  # fmt: skip
 _CAPTURABLE = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
