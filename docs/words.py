@@ -24,12 +24,9 @@ _BANNED = re.compile(
 _CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 _NOT_YET: dict[str, int] = {
     "docs/accuracy.md": 23,
-    "docs/analyze.md": 4,
     "docs/architecture.md": 11,
-    "docs/calibrate.md": 4,
     "docs/capture.md": 25,
     "docs/checks.md": 20,
-    "docs/html.md": 10,
     "docs/limits.md": 32,
     "docs/measuring.md": 9,
     "docs/operators.md": 6,
@@ -39,16 +36,9 @@ _NOT_YET: dict[str, int] = {
     "docs/ranks_truth.md": 2,
     "docs/results.md": 108,
     "docs/run.md": 17,
-    "docs/scenarios.md": 4,
-    "docs/strategies.md": 16,
-    "docs/sweep.md": 6,
     "docs/testing.md": 13,
     "docs/trace-peers.md": 14,
     "docs/trace.md": 17,
-    "docs/versions.md": 3,
-    "docs/watch.md": 7,
-    "graphdoctor/reporters": 7,
-    "graphdoctor/strategies": 16,
 }
 
 

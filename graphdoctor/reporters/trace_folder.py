@@ -55,7 +55,7 @@ def _write_job(page: Page, job: Job) -> None:
     page.labelled("  Step", _times_text(job.step_us))
     page.labelled(
         "  Communication",
-        f"{_shares_of(job.communication_share)} of a step, with nothing beside it",
+        f"{_shares_of(job.communication_share)} of a step, with no other work on the GPU",
     )
     page.heading("Ranks that behave alike")
     for group in job.groups if page.look.show_all else job.groups[:_GROUPS]:

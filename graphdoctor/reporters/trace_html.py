@@ -87,7 +87,7 @@ def _head(report: AnyTrace) -> tuple[str, str, str]:
         return "BEFORE AND AFTER", report.sentence, ""
     count = count_text(len(report.workers), "rank")
     if report.job is None:
-        return count, "Each trace is explained by itself.", ""
+        return count, "Each trace is explained separately.", ""
     return count, report.job.reason, report.job.advice
 
 

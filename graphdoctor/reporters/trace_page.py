@@ -59,7 +59,7 @@ def kernel_text(kernel: str, longest: int = _LONGEST_NAME) -> str:
     return shortened(kernel, longest)
 
 
-_SPEEDUP = "Speed-up"
+_SPEEDUP = "Speedup"
 _CAUSES = 10
 _WORTH_A_ROW = 0.005
 VERDICT_STYLES: dict[TraceVerdict, str] = {
@@ -123,7 +123,7 @@ def _write_time(page: Page, report: TraceReport) -> None:
         "  Kernels", f"{report.kernels:,} of {report.device_events:,} device events{graphs}"
     )
     for other in report.devices[1:]:
-        page.labelled("  Beside it", f"device {other.device}: busy {other.device_busy_share:.1%},"
+        page.labelled("  Other device", f"device {other.device}: busy {other.device_busy_share:.1%},"
                       f" launch-bound {other.launch_bound_share:.1%}")  # fmt: skip
 
 
@@ -346,7 +346,7 @@ def _write_kernels(page: Page, work: DeviceWork) -> None:
 def _write_places(page: Page, title: str, lines: Sequence[LineWork]) -> None:
     if not lines:
         return
-    page.heading(f"Device time by {title}", "a step; and host time of its own")
+    page.heading(f"Device time by {title}", "a step; and the host time of the line")
     for line in shown(page, lines):
         name = at(line.location, page).removeprefix(" at ") if line.location else line.name
         many = f" ({line.places:,} of them)" if line.places > 1 else ""
@@ -361,7 +361,7 @@ def _write_communication(page: Page, found: Communication) -> None:
     page.heading("Communication", "a step")
     page.labelled(
         "  In all",
-        f"{time_text(found.device_us)}: {time_text(found.overlapped_us)} beside other work and"
+        f"{time_text(found.device_us)}: {time_text(found.overlapped_us)} overlapped with other work and"
         f" {time_text(found.exposed_us)} exposed, with nothing else on the device (waiting for other ranks"
         " included)",
     )

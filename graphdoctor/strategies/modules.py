@@ -99,7 +99,7 @@ class Modules(Strategy):
         if not choice.chosen:
             if choice.varying.intersection(known.safe_modules):
                 return _OTHER_SHAPES
-            return "no module of it can be captured by itself"
+            return "none of its modules can be captured"
         return ""
 
     def regions(self, known: Known) -> Regions | None:

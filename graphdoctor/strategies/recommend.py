@@ -102,7 +102,7 @@ def _best_predicted(rows: Sequence[StrategyOutcome]) -> StrategyOutcome | None:
 def _sentence(best: StrategyOutcome, contest: _Measured) -> str:
     if best.measurement is None:
         assert best.predicted is not None
-        caution = "" if best.predicted.low > 1.0 else ", so it may not be faster at all"
+        caution = "" if best.predicted.low > 1.0 else ", so it may not be faster"
         return (
             f"{best.strategy}: {best.title}; its answers were verified, and the prediction is"
             f" {ratio_range(best.predicted)}{caution}."

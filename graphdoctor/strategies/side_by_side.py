@@ -172,14 +172,14 @@ def _of(plan: Plan, iteration: Iteration) -> Iterator[tuple[int, ...]]:
 
 
 WHOLE_NAME = "whole"
-_NOTHING_LEFT = "the whole step is captured, so that nothing is left to gain"
-_NO_RANKS = "on a GPU each strategy runs in a process of its own, which has no other ranks"
-_NOT_ELSEWHERE = "it is not tried on another rank, and ranks try it together or not at all"
+_NOTHING_LEFT = "the whole step is already one graph"
+_NO_RANKS = "on a GPU each strategy runs in a separate process, which has no other ranks"
+_NOT_ELSEWHERE = "another rank skips it, and ranks only try a strategy together"
 _SAME_GRAPHS = "{same}, which makes the same graphs of eager's kernels, {what}"
-_DID = {"refused": "was refused", "wrong": "computed something else"}
+_DID = {"refused": "was refused", "wrong": "did not match eager"}
 # From the worst; what is missing here is no failure of a rank.
 _WORST = ("wrong", "failed", "refused", "not-verified", "timed-out", "unfit")
-_NO_GAIN = "it is predicted to take {times} times as long as eager, so that it is not tried unless asked for"
+_NO_GAIN = "predicted speedup {speedup}; use `--strategies {name}` to run it anyway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,7 +440,7 @@ def _why_not(contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOu
     if eager is not None and eager.status in ("refused", "wrong"):
         return _SAME_GRAPHS.format(same=eager.strategy, what=_DID[eager.status])
     if strategy.compiles and predicted is not None and predicted.mid < 1.0:
-        return _NO_GAIN.format(times=ratio_text(1 / predicted.mid).removesuffix("x"))
+        return _NO_GAIN.format(speedup=ratio_text(predicted.mid), name=strategy.name)
     return ""
 
 

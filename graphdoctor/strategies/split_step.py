@@ -286,7 +286,7 @@ def code_for(known: Known) -> str:
     if any(isinstance(value, torch.optim.lr_scheduler.LRScheduler) for value in objects):
         lines.append("    scheduler.step()\n")
     if _goes_on(known.iteration):
-        lines.append("    ...  # what your step does after it, as it stands there\n")
+        lines.append("    ...  # the rest of your step\n")
     lines.append("    return static_loss.clone()  # the next replay writes over static_loss\n")
     return "".join(lines)
 

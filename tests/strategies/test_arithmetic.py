@@ -103,7 +103,7 @@ def test_what_one_rounding_of_its_state_moves_in_eager_is_unproved_for_that_reas
     row = on_a_gpu(device, OtherBuffer(), target=_of(Chaotic(), 64))
     assert row.status == "not-verified"
     assert row.reason.startswith(f"the outputs agree, but model.{buffer} differs")
-    assert ("rounded anew" in row.reason) is is_rounding
+    assert ("is rounded before each step" in row.reason) is is_rounding
     assert (row.measurement is not None) is is_rounding, "it takes its time all the same"
 
 
@@ -144,4 +144,4 @@ def test_another_choice_among_nearly_equal_scores_is_unproved_and_among_others_w
 
     row = on_a_gpu(device, OtherChoice(), target=_of(Choosing(gap), 64))
     assert row.status == status, row.reason
-    assert ("rounded anew" in row.reason) is (status == "not-verified")
+    assert ("is rounded before each step" in row.reason) is (status == "not-verified")

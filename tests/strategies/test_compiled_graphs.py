@@ -165,7 +165,7 @@ def test_without_a_gpu_they_are_planned_and_predicted_and_never_called_verified(
     assert whole.predicted is not None and compiled.predicted is not None
     assert compiled.predicted.low == pytest.approx(whole.predicted.low)
     assert compiled.predicted.high > whole.predicted.high
-    assert "kernels in the place of" in compiled.plan
+    assert "kernels instead of" in compiled.plan
     assert split.status == "unfit"
 
 

@@ -230,9 +230,8 @@ _ONLY_EAGER = (
 )
 _OFFLINE = (
     "The tab PYTORCH_PROFILER stays empty where its page cannot load a script from www.gstatic.com; the tab"
-    " GRAPHDOCTOR needs no network. The traces beside this file open in Perfetto, which ui.perfetto.dev serves or a"
-    " copy of your own does, and"
-    " `graphdoctor trace` reads those of a GPU."
+    " GRAPHDOCTOR needs no network. Open the traces in this folder in Perfetto, at ui.perfetto.dev or in your own"
+    " copy. `graphdoctor trace` reads the traces of a GPU."
 )
 _NO_GRAPH = "There is no run of a captured graph, because the step is not one verified graph."
 

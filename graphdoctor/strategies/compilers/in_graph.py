@@ -49,8 +49,8 @@ class InOurGraph(Compiler):
         """One line: how many kernels are foreseen in the place of how many."""
         found = fused(known.iteration)
         return (
-            f"about {count_text(found.launches, 'kernel')} in the place of {found.launches_before}, if"
-            " Inductor makes one of what lies between two matrix products"
+            f"about {count_text(found.launches, 'kernel')} instead of {found.launches_before}, if"
+            " Inductor fuses everything between two matrix products"
         )
 
 

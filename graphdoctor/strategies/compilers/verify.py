@@ -22,8 +22,8 @@ _RANDOM = (
     "{path} may be that, or an error"
 )
 _AS_FAR = (
-    "; eager's own moves by up to {moved:.3g} where its state is rounded anew before each step, so "
-    "that rounding explains it and nothing can be proved"
+    "; eager's own result moves by up to {moved:.3g} if its state is rounded before each step, so "
+    "rounding explains the difference and the result is not verified"
 )
 
 

@@ -216,7 +216,7 @@ def _differs(different: _Difference, *, is_own: bool) -> str:
     where = f"line {different.line} of what the changed program printed"
     instead = f"`{shortened(different.after)}` instead of `{shortened(different.before)}`"
     itself = ", more than the program differs by from itself" if is_own else ""
-    return f"In {where} stands {instead}{itself}."
+    return f"In {where} is {instead}{itself}."
 
 
 def _printed(lines: int, differing: Sequence[_Difference], *, rounds: bool) -> str:
@@ -225,7 +225,7 @@ def _printed(lines: int, differing: Sequence[_Difference], *, rounds: bool) -> s
     most = max(each.relative for each in differing)
     among = "as rounding does" if rounds else "as between two runs of the program as it is"
     return (
-        f"printed output is identical ({count_text(lines, 'line')}) but for"
+        f"printed output is identical ({count_text(lines, 'line')}) except for"
         f" {count_text(len(differing), 'number')}, which differ by at most {most:.1g} of their value,"
         f" {among}"
     )

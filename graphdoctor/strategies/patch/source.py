@@ -147,7 +147,7 @@ def _changed(name: str, text: str, changes: Sequence[Change]) -> str:
         editor = _Editor(MetadataWrapper(tree, unsafe_skip_copy=True), text)
         for change in changes:
             if not editor.plan(change):
-                raise CannotEdit(f"{name} has no statement of its own at {_place(change)}.")
+                raise CannotEdit(f"{name} has no single statement at {_place(change)}.")
         changed = editor.result().code
         cst.parse_module(changed)
     except cst.ParserSyntaxError as error:

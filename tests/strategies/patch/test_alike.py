@@ -49,7 +49,7 @@ def test_times_may_differ(pair: tuple[str, str]) -> None:
     ("changed", "words"),
     [
         (replace(CHANGED, printed="step 0 loss 1.5000\nstep 1 loss 1.2501\n"),
-         "In line 2 of what the changed program printed stands `1.2501` instead of `1.2500`."),
+         "In line 2 of what the changed program printed is `1.2501` instead of `1.2500`."),
         (replace(CHANGED, printed="step 0 loss 1.5000\n"), "instead of `step 1 loss 1.2500`"),
         (off_by(CHANGED, 1e-6), "The weights of the changed program after 2 steps are off by 1e-06 of the largest"),
         (replace(CHANGED, replays=0, fallbacks={"it moved.": 3}), "no graph was replayed: it moved."),

@@ -84,7 +84,7 @@ def test_a_statement_between_semicolons_gets_a_neighbour(
     file.write_text(line)
     edit = Below(at(file, "model = 1"), "model = 2")
     if expected is None:
-        with pytest.raises(CannotEdit, match=r"x\.py has no statement of its own at line 1"):
+        with pytest.raises(CannotEdit, match=r"x\.py has no single statement at line 1"):
             changed(file, edit)
     else:
         assert changed(file, edit) == expected

@@ -27,7 +27,7 @@ class StaticCache:
             self.name,
             self.exactness,
             (Argument(end, f'{_CACHE}="static"'),),
-            "generate() gets a cache of fixed length, so that each decode step has the same shapes"
+            "generate() gets a cache of fixed length, which gives each decode step the same shapes"
             " (GD212); on a GPU, transformers then compiles that step into CUDA graphs",
             captures=False,
         )
