@@ -119,7 +119,7 @@ PROOFS = {
         "estimate/test_network.py",
         "test_collectives_between_two_gpus_are_near_what_they_took",
     ),
-    "What needs no result yet runs beside a collective": (
+    "What needs no result yet runs during a collective": (
         "estimate/test_network.py",
         "test_work_that_needs_no_result_hides_a_collective_and_takes_longer_beside_it",
     ),
