@@ -223,9 +223,9 @@ def call_at(place: Location | None, name: str = "") -> tuple[str, tuple[str, ...
 
 
 def assigned_to(place: Location, attribute: str) -> ast.Assign | None:
-    """The statement that binds an attribute of this name, in the function or class around a line."""
+    """The statement that binds a tensor to an attribute of this name, in the function or class around a line."""
     for statement in _statements_near(place):
-        if isinstance(statement, ast.Assign):
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.value) != "None":
             bound = (name for name in targets_of(statement) if "." in name)
             if any(name.rpartition(".")[2] == attribute for name in bound):
                 return statement

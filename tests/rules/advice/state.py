@@ -365,3 +365,30 @@ def padded_loss():
         return torch.where(m, (x - 1).square(), 0).sum() / (m.sum() * len(x))
 
     return sized(step, 3, 7, 5, mask=True)
+
+
+class Clipped:
+    """The clipped gradient of a weight, which the next step takes up with its momentum and lets go."""
+
+    def __init__(self, *, in_place: bool) -> None:
+        self.weight = torch.ones(4, device="cuda")
+        self.summed, self.in_place = torch.zeros(4, device="cuda"), in_place
+
+    def __call__(self, x):
+        grad = self.summed * 0.9 + (x * self.weight).clamp(-1, 1).sum(0)
+        if self.in_place:
+            self.summed.copy_(grad)
+        else:
+            self.summed = None
+            self.summed = grad
+        return grad
+
+
+@STATE.before("GD205", "`self.summed.copy_(grad)`")
+def sum_released_and_bound() -> object:
+    return Clipped(in_place=False), (cuda(8, 4),)
+
+
+@STATE.after
+def sum_in_place() -> object:
+    return Clipped(in_place=True), (cuda(8, 4),)
