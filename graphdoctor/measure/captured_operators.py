@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -189,7 +188,7 @@ class OperatorRecorder(Observer):
             return memory
         if type(value) in (int, float):
             if value not in numbers:
-                origins = tuple(origins_of_number(value, sys._getframe(1)))
+                origins = tuple(origins_of_number(value))
                 numbers[value] = FrozenNumber(value, origins) if origins else value
             return numbers[value]
         if type(value) in (list, tuple):

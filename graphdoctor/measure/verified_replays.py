@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from types import FrameType
@@ -32,7 +32,8 @@ from graphdoctor.measure.captured_operators import (
     Operators,
     Place,
 )
-from graphdoctor.measure.origins import Origin, origins_of_tensors, roots_of, users_frames
+from graphdoctor.measure.origins import is_modules, origins_of_tensors, roots_of, users_frames
+from graphdoctor.measure.places import Place as Origin
 from graphdoctor.measure.watch.profiler import replaced
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.snapshot import plain_torch
@@ -57,7 +58,7 @@ class AsNow(AsCaptured):
 
     def __init__(
         self, operators: Operators, origins: Origins, table: StorageTable,
-        frames: Sequence[FrameType],
+        frames: list[FrameType],
     ) -> None:  # fmt: skip
         super().__init__(operators)
         self._origins, self._table, self._frames = origins, table, frames
@@ -87,8 +88,8 @@ class AsNow(AsCaptured):
         moved: tuple[str, Geometry, torch.Tensor] | None = None
         known = self._origins.get(memory.number, ())
         held = [each for each in known if _covers(each[0], memory.geometry)]
-        for base, origin in [each for each in held if each[1].is_modules] or held:
-            now = origin.now(self._frames)
+        for base, origin in [each for each in held if is_modules(each[1])] or held:
+            now = origin.read(self._frames)
             if not isinstance(now, torch.Tensor) or not is_plain(now):
                 continue
             if self._table.info(now).number == memory.number:
@@ -96,7 +97,7 @@ class AsNow(AsCaptured):
             form = Geometry.of_tensor(now)._replace(offset=base.offset)
             is_alike = self._table.is_cuda(now) is (memory.number in self._operators.on_cuda)
             if form == base and is_alike:  # else it is something else altogether
-                moved = moved or (origin.name, base, now)
+                moved = moved or (origin.text, base, now)
         if moved is None:
             return super().place(memory)
         name, base, now = moved
@@ -118,7 +119,7 @@ class AsNow(AsCaptured):
         """What the program calls it, and what it is now if that is something else."""
         if isinstance(argument, FrozenNumber):
             now = self.value(argument)
-            name = argument.origins[0].origin.name
+            name = argument.origins[0].place.text
             return OperatorInput(
                 name, f"{argument.value}", "" if now == argument.value else f"{now}"
             )
@@ -137,7 +138,7 @@ class AsNow(AsCaptured):
 
     def _name(self, memory: Captured) -> str:
         held = self._origins.get(memory.number, ())
-        names = (origin.name for base, origin in held if _covers(base, memory.geometry))
+        names = (origin.text for base, origin in held if _covers(base, memory.geometry))
         return self.changed.get(memory) or next(names, "")
 
 
