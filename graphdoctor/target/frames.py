@@ -46,7 +46,8 @@ def is_machinery(filename: str) -> bool:
     path = os.path.abspath(filename)
     if path.startswith(_HERE):
         return not path.startswith(_RULES)
-    if is_torch(filename):
+    # The backport of Python's `typing` wraps what torch calls deprecated, as dist.all_gather_into_tensor.
+    if is_torch(filename) or os.path.basename(path) == "typing_extensions.py":
         return True
     return os.path.realpath(path).startswith(_STDLIB) and not any(part in path for part in _SITE)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typing_extensions
 
 import graphdoctor
 from graphdoctor.target.frames import Place, is_machinery, locate
@@ -26,6 +27,7 @@ from graphdoctor.target.frames import Place, is_machinery, locate
         (random.__file__, True),
         (collections.__file__, True),
         (os.__file__, True),
+        (typing_extensions.__file__, True),
         (graphdoctor.__file__, True),
         ("<frozen importlib._bootstrap>", True),
         (np.__file__, False),
