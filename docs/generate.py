@@ -133,7 +133,7 @@ def _index() -> str:
 
 _OPERATORS = """# Operators in a capture
 
-What CUDA graph capture makes of PyTorch's operators, where the operator alone decides it. The rules, the
+What CUDA graph capture does with PyTorch's operators, where the operator alone decides it. The rules, the
 emulated device and the predictions read the same table: `graphdoctor/operators/table.json`. An operator
 that the table does not list is not known to stand in a capture's way, and counts as one kernel.
 
@@ -153,7 +153,7 @@ def _operators() -> str:
         "|---|---|---|---|---|---|",
     )
     rows = [f"| {' | '.join(_cells(fact))} |" for fact in hazards]
-    parts = [_OPERATORS, *(f"{run}\n" for run in runs), "## What stands in the way\n"]
+    parts = [_OPERATORS, *(f"{run}\n" for run in runs), "## What prevents a capture\n"]
     parts.append("\n".join((*head, *rows, "")))
     if captured:
         words = ", ".join(f"`{fact.operator}`{_kernels(fact)}" for fact in captured)
