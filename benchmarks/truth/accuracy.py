@@ -3,6 +3,8 @@
 python benchmarks/truth/accuracy.py --device emulated,raw --jobs 16 --budget-s 540 --out accuracy.jsonl
 
 Lines are written as they come, so that a run that is ended keeps them; --resume goes on from them.
+`--executor dask://host:8786` asks each model in a process on a worker of that cluster, which reaches this file by the
+same path.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import as_completed
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -32,6 +35,7 @@ from gpu_workers import Question, Workers, places_of_workers, side_by_side
 from zoo import FAMILIES, Built, Case, cases
 
 import graphdoctor
+from graphdoctor.trace.explain.folder import cluster
 
 MODES = ("inference", "training")
 PACKAGES = ("transformers", "timm", "torchvision", "diffusers", "torch_geometric")
@@ -164,6 +168,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--limit-s", type=float, default=40, help="of one question")
     parser.add_argument("--budget-s", type=float, default=3600, help="of the whole run")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--executor", default="", help="a cluster, such as dask://host:8786")
     options = parser.parse_args()
     options.families = options.family.split(",")
     options.devices = options.device.split(",")
@@ -196,7 +201,10 @@ def main() -> None:
 def answers(
     work: list[Case], options: argparse.Namespace, done: set[Key], *, folder: Path, deadline: float
 ) -> Iterator[Line]:
-    """From forks without a GPU and workers with one, in the same order of the cases."""
+    """From forks without a GPU and workers with one, in the same order of the cases, or from a cluster."""
+    if options.executor:
+        yield from from_cluster(work, options)
+        return
     limit_s = options.limit_s + 20  # building, or a question that could not be ended
     workers = Workers(
         [each for case in work for each in questions(case, options, done)],
@@ -213,7 +221,31 @@ def answers(
     )
     workers.start(places_of_workers(forks, workers, options.jobs))  # they import meanwhile
     ready(options)
-    return side_by_side(forks, workers, jobs=options.jobs, deadline=deadline)
+    yield from side_by_side(forks, workers, jobs=options.jobs, deadline=deadline)
+
+
+def from_cluster(work: list[Case], options: argparse.Namespace) -> Iterator[Line]:
+    """A model's process ends its own questions at their limits, which an executor cannot do."""
+    arguments = [
+        "--device",
+        options.device,
+        "--mode",
+        options.mode,
+        "--limit-s",
+        f"{options.limit_s:g}",
+    ]
+    with cluster(options.executor) as executor:
+        futures = [executor.submit(on_worker, case.family, case.model, arguments) for case in work]
+        for each in as_completed(futures):
+            yield from each.result()
+
+
+def on_worker(family: str, model: str, arguments: list[str]) -> list[Line]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "lines.jsonl")
+        asking = [sys.executable, __file__, "--family", family, "--only", model, "--out", str(out)]
+        subprocess.run([*asking, *arguments], check=True, stdout=subprocess.DEVNULL)
+        return earlier(out)
 
 
 def _write(line: Line, out: IO[str]) -> None:
