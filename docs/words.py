@@ -27,7 +27,6 @@ _NOT_YET: dict[str, int] = {
     "docs/prediction.md": 24,
     "docs/ranks_truth.md": 2,
     "docs/results.md": 108,
-    "docs/testing.md": 13,
     "docs/trace-peers.md": 14,
 }
 
