@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.rules.advice.branches import BRANCHES
 from tests.rules.advice.data import DATA
 from tests.rules.advice.draws import DRAWS
+from tests.rules.advice.elements import ELEMENTS
 from tests.rules.advice.generators import GENERATORS
 from tests.rules.advice.gradients import GRADIENTS
 from tests.rules.advice.lengths import LENGTHS
@@ -30,6 +31,7 @@ TESTED: list[Variant] = [
     *WAITS,
     *BRANCHES,
     *OUTSIDE,
+    *ELEMENTS,
     *STREAMS,
     *GENERATORS,
     *SCALERS,

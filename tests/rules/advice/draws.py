@@ -1,4 +1,4 @@
-"""GD207 and GD209: random numbers of the CPU, and where they go."""
+"""GD207, GD209 and GD215: random numbers of the CPU, where they go, and seeds set in the step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import random
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
+from tests.rules.advice.outside import given
 from tests.rules.advice.variant import Variants
 from tests.support.diagnosing import cuda
 
@@ -225,3 +227,88 @@ def prefix_masked():
         return torch.where(places < n, x, 0).sum(1)
 
     return step, (cuda(4, 16),)
+
+
+@DRAWS.before("GD215", "Draw the numbers that must repeat once", same=False)
+def fixed_noise():
+    def step(x):
+        torch.manual_seed(0)
+        return x + torch.randn(8, 4, device="cuda")
+
+    return given(step)
+
+
+@DRAWS.after
+def fixed_noise_kept():
+    torch.manual_seed(0)
+    noise = torch.randn(8, 4, device="cuda")
+    return given(lambda x: x + noise)
+
+
+@DRAWS.before("GD215", "Draw the numbers that must repeat once", same=False)
+def projection_by_seed():
+    """Random features that are drawn again in each call, by a generator with a fixed seed."""
+    generator = torch.Generator("cuda")
+
+    def step(x):
+        generator.manual_seed(1)
+        return x @ torch.randn(4, 6, device="cuda", generator=generator)
+
+    return given(step)
+
+
+@DRAWS.after
+def projection_kept():
+    projection = torch.randn(4, 6, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+    return given(lambda x: x @ projection)
+
+
+@DRAWS.before("GD215", "Draw the numbers that must repeat once", same=False)
+def repeated_mask():
+    """The same dropout mask in each step, as variational dropout and the tests of it want."""
+
+    def step(x):
+        torch.cuda.manual_seed(7)
+        return F.dropout(x, 0.5)
+
+    return given(step)
+
+
+@DRAWS.after
+def mask_kept():
+    torch.cuda.manual_seed(7)
+    mask = F.dropout(torch.ones(8, 4, device="cuda"), 0.5)
+    return given(lambda x: x * mask)
+
+
+@DRAWS.before("GD215", "Draw the numbers that must repeat once", same=False)
+def seeded_latents():
+    def step(x):
+        torch.cuda.manual_seed_all(3)
+        latents = torch.empty(8, 4, device="cuda").normal_()
+        return (x + latents).tanh()
+
+    return given(step)
+
+
+@DRAWS.after
+def latents_kept():
+    torch.cuda.manual_seed_all(3)
+    latents = torch.empty(8, 4, device="cuda").normal_()
+    return given(lambda x: (x + latents).tanh())
+
+
+@DRAWS.before("GD215", "Draw the numbers that must repeat once", same=False)
+def seeded_permutation():
+    def step(x):
+        torch.manual_seed(5)
+        return x[torch.randperm(8, device="cuda")]
+
+    return given(step)
+
+
+@DRAWS.after
+def permutation_kept():
+    torch.manual_seed(5)
+    permutation = torch.randperm(8, device="cuda")
+    return given(lambda x: x[permutation])
