@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from graphdoctor.device.emulated import EmulatedDevice
     from graphdoctor.diagnose.no_sync import no_sync
     from graphdoctor.graphs.segments import Segments
-    from graphdoctor.measure.audit import audit
+    from graphdoctor.measure.audit.graph_audit import audit
     from graphdoctor.pipeline import analyze
     from graphdoctor.reporters.for_python import Report
     from graphdoctor.target.program.mark import step
@@ -38,7 +38,7 @@ _LOADED_FROM = {
     "Segments": "graphdoctor.graphs.segments",
     "allowed": "graphdoctor.values.allowed",
     "analyze": "graphdoctor.pipeline",
-    "audit": "graphdoctor.measure.audit",
+    "audit": "graphdoctor.measure.audit.graph_audit",
     "capture": "graphdoctor.captured",
     "load_ipython_extension": "graphdoctor.cli.notebook",
     "no_sync": "graphdoctor.diagnose.no_sync",

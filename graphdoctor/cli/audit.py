@@ -72,7 +72,7 @@ class AuditCommand:
         import torch
 
         from graphdoctor.device.emulated import EmulatedDevice
-        from graphdoctor.measure.audit import audit_program
+        from graphdoctor.measure.audit.graph_audit import audit_program
         from graphdoctor.measure.watch.watcher import rank
         from graphdoctor.reporters.files import save
         from graphdoctor.reporters.formats import page_of, written_as

@@ -16,7 +16,7 @@ import torch
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.values.audited import AuditReport
-from tests.measure.healthy_graphs import HEALTHY, model
+from tests.measure.audit.healthy_graphs import HEALTHY, model
 from tests.support import warm
 from tests.support.emulated import captured, one_thread  # noqa: F401
 from tests.support.schemas import schema_of

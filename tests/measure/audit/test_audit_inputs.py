@@ -13,7 +13,7 @@ import torch
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.values.locations import Location
-from tests.measure.healthy_graphs import batch, model
+from tests.measure.audit.healthy_graphs import batch, model
 from tests.support.emulated import captured
 
 

@@ -13,8 +13,8 @@ from graphdoctor.device.observe.fallback import run_operator
 from graphdoctor.device.observe.operators import Call, Observer, written_tensors
 from graphdoctor.device.observe.storages import Geometry, StorageInfo, StorageTable, is_plain
 from graphdoctor.device.observe.tape import Tape, TapeEntry
-from graphdoctor.measure.held_outputs import uses_no_memory
-from graphdoctor.measure.origins import NumberOrigin, origins_of_number
+from graphdoctor.measure.audit.held_outputs import uses_no_memory
+from graphdoctor.measure.audit.origins import NumberOrigin, origins_of_number
 from graphdoctor.target.frames import locate
 
 Skipped = Literal["", "random", "unseen"]

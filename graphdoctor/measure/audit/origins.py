@@ -12,7 +12,7 @@ from weakref import ref
 
 import torch
 
-from graphdoctor.measure.places import (
+from graphdoctor.measure.audit.places import (
     Expression,
     Item,
     Place,

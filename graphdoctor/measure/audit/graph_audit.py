@@ -23,18 +23,18 @@ from graphdoctor.device.observe.operators import (
 )
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable, parts_of
 from graphdoctor.device.real import CaptureMode, RealStorageTable, private_pools
-from graphdoctor.measure.blame import shows_difference, smallest_script
-from graphdoctor.measure.changed_memory import ChangedMemory
-from graphdoctor.measure.frozen_values import (
+from graphdoctor.measure.audit.blame import shows_difference, smallest_script
+from graphdoctor.measure.audit.changed_memory import ChangedMemory
+from graphdoctor.measure.audit.frozen_values import (
     CapturedNumbers,
     Sources,
     changed_numbers,
 )
-from graphdoctor.measure.held_outputs import HeldOutputs, Replays, uses_no_memory
-from graphdoctor.measure.origins import roots_of, users_frames
-from graphdoctor.measure.places import Key, frames_of_program
-from graphdoctor.measure.uncopied_inputs import CapturedInput, CapturedInputs, new_tensors
-from graphdoctor.measure.verified_replays import ReplayVerifier
+from graphdoctor.measure.audit.held_outputs import HeldOutputs, Replays, uses_no_memory
+from graphdoctor.measure.audit.origins import roots_of, users_frames
+from graphdoctor.measure.audit.places import Key, frames_of_program
+from graphdoctor.measure.audit.uncopied_inputs import CapturedInput, CapturedInputs, new_tensors
+from graphdoctor.measure.audit.verified_replays import ReplayVerifier
 from graphdoctor.measure.watch.profiler import Gate
 from graphdoctor.measure.watch.watcher import GraphCounts
 from graphdoctor.target.frames import locate

@@ -11,7 +11,7 @@ from weakref import ref
 import torch
 
 from graphdoctor.device.observe.storages import StorageTable, is_plain
-from graphdoctor.measure.places import Key, Place, Step, follow
+from graphdoctor.measure.audit.places import Key, Place, Step, follow
 from graphdoctor.measure.watch.profiler import replaced
 from graphdoctor.target.frames import locate
 from graphdoctor.values.locations import Location

@@ -15,7 +15,7 @@ import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.values.audited import AuditReport
 from graphdoctor.values.locations import Location
-from tests.measure.healthy_graphs import batch, model
+from tests.measure.audit.healthy_graphs import batch, model
 from tests.support.emulated import captured
 
 

@@ -14,7 +14,7 @@ import torch
 
 from graphdoctor.device.observe.storages import Geometry
 from graphdoctor.graphs.generator import generator_state, set_generator_state
-from graphdoctor.measure.captured_operators import (
+from graphdoctor.measure.audit.captured_operators import (
     Argument,
     Captured,
     CapturedOperator,

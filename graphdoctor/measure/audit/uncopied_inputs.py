@@ -16,7 +16,7 @@ import torch
 
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.storages import StorageTable, is_plain
-from graphdoctor.measure.places import CapturedFrames, Place, Variable, expressions_of_program
+from graphdoctor.measure.audit.places import CapturedFrames, Place, Variable, expressions_of_program
 from graphdoctor.source.trees import owner_of
 from graphdoctor.target.frames import is_machinery, locate, locate_from, variables_of
 from graphdoctor.target.state.snapshot import plain_torch

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.measure.blame import shows_difference
+from graphdoctor.measure.audit.blame import shows_difference
 from tests.support import warm
 from tests.support.emulated import captured, one_thread  # noqa: F401
 

@@ -19,8 +19,8 @@ from graphdoctor.device.observe.tape import running_again
 from graphdoctor.device.real import CaptureMode, private_pools
 from graphdoctor.graphs.compare import Gap, gap_between, has_same_bits, have_same_bits, is_as_far
 from graphdoctor.graphs.generator import generator_state, set_generator_state
-from graphdoctor.measure.blame import BlamedOperator, Operand
-from graphdoctor.measure.captured_operators import (
+from graphdoctor.measure.audit.blame import BlamedOperator, Operand
+from graphdoctor.measure.audit.captured_operators import (
     Argument,
     AsCaptured,
     Captured,
@@ -32,8 +32,8 @@ from graphdoctor.measure.captured_operators import (
     Operators,
     Place,
 )
-from graphdoctor.measure.origins import is_modules, origins_of_tensors, roots_of, users_frames
-from graphdoctor.measure.places import Place as Origin
+from graphdoctor.measure.audit.origins import is_modules, origins_of_tensors, roots_of, users_frames
+from graphdoctor.measure.audit.places import Place as Origin
 from graphdoctor.measure.watch.profiler import replaced
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.snapshot import plain_torch

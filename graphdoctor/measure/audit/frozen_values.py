@@ -17,7 +17,13 @@ from torch.optim.optimizer import (
 
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.storages import StorageTable
-from graphdoctor.measure.places import CapturedFrames, Item, Key, Place, expressions_of_program
+from graphdoctor.measure.audit.places import (
+    CapturedFrames,
+    Item,
+    Key,
+    Place,
+    expressions_of_program,
+)
 from graphdoctor.target.frames import is_machinery, locate
 from graphdoctor.target.state.kinds.written import MISSING
 from graphdoctor.target.state.snapshot import plain_torch
