@@ -241,18 +241,21 @@ def _weights(plain: Run, changed: Run, again: Run | None, *, rounds: bool) -> Li
     if off == 0.0:
         return Likeness(True, f"its {count_text(count, 'weight tensor')} {after} are bitwise equal")
     own = _deviation(plain, again) if again is not None else 0.0
+    much = f"by {off:.1g} of the largest weight of a tensor"
     itself = (
-        f"moving each weight by one unit in the last place changes them by {own:.1g}"
+        f"rounding alone (weights moved by one unit in the last place) makes a difference of {own:.1g} in the"
+        " unchanged program"
         if rounds
-        else f"two runs of the program as it is differ by {own:.1g}"
+        else f"two runs of the unchanged program differ by {own:.1g}"
     )
     if off > _MOST_WORSE * (max(own, _last_place(plain)) if rounds else own):
         return Likeness(
-            False,
-            f"The weights of the changed program {after} are off by {off:.1g} of the largest, while {itself}.",
+            False, f"The weights of the changed program {after} differ {much}, while {itself}."
         )
+    beyond = "rounding" if rounds else "that between two runs"
     return Likeness(
-        True, f"its weights {after} are off by at most {off:.1g} of the largest; {itself}"
+        True,
+        f"no difference beyond {beyond} was found in its weights {after}: they differ {much}, and {itself}",
     )
 
 

@@ -23,9 +23,12 @@ from tests.support.programs import SAMPLES
 CHANGES = {
     "dqn.py": (
         "            old_val, loss = train_step(data)",
-        "its weights after 23 steps are off by",
+        "in its weights after 23 steps: they differ by",
     ),
-    "gpt_training.py": ("    loss = train_step(batches)", "its weights after 13 steps are off by"),
+    "gpt_training.py": (
+        "    loss = train_step(batches)",
+        "in its weights after 13 steps: they differ by",
+    ),
     "image_training.py": (
         "        loss = train_step(scaler, model, image, criterion, target, optimizer)",
         "with capturable optimizers in both, printed output is identical",
