@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
+from graphdoctor.rules.causes.advice import for_stream
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
 from graphdoctor.values.host_events import StreamSwitch, UnorderedWork
 from graphdoctor.values.recording import Iteration, Recording
@@ -37,9 +38,13 @@ class UnorderedStreams(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
-            for event in iteration.events_of(UnorderedWork):
-                if event.refusal:
-                    yield _hit(iteration, event)
+            switch = None
+            for event in iteration.events:
+                if isinstance(event, StreamSwitch):
+                    switch = event
+                elif isinstance(event, UnorderedWork) and event.refusal:
+                    hit = _hit(iteration, event, switch)
+                    yield structs.replace(hit, fix=for_stream(self.fix, switch))
 
     @staticmethod
     def bad() -> object:
@@ -71,12 +76,11 @@ class UnorderedStreams(RecordingRule):
         return step, (torch.randn(8, 16, device="cuda"),)
 
 
-def _hit(iteration: Iteration, event: UnorderedWork) -> Hit:
+def _hit(iteration: Iteration, event: UnorderedWork, switch: StreamSwitch | None) -> Hit:
     hit = at_event(iteration.index, event, _message(event))
-    switches = iteration.events_of(StreamSwitch)
-    if "unjoined" in event.refusal and switches:
+    if "unjoined" in event.refusal and switch is not None:
         # That nobody joined shows at the step's end; the place is where the stream was chosen.
-        hit = structs.replace(hit, location=switches[-1].location, stack=switches[-1].stack)
+        hit = structs.replace(hit, location=switch.location, stack=switch.stack)
     return hit
 
 

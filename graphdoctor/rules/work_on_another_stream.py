@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import structs
+
+from graphdoctor.rules.causes.advice import for_stream
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
-from graphdoctor.values.host_events import UnorderedWork
+from graphdoctor.values.host_events import StreamSwitch, UnorderedWork
 from graphdoctor.values.recording import Recording
 
 
@@ -33,13 +36,17 @@ class WorkOnAnotherStream(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
-            for event in iteration.events_of(UnorderedWork):
-                if not event.refusal:
+            switch = None
+            for event in iteration.events:
+                if isinstance(event, StreamSwitch):
+                    switch = event
+                elif isinstance(event, UnorderedWork) and not event.refusal:
                     message = (
                         f"{event.name} runs on a stream that did not fork from the step's stream: the "
                         "graph does not contain it."
                     )
-                    yield at_event(iteration.index, event, message)
+                    hit = at_event(iteration.index, event, message)
+                    yield structs.replace(hit, fix=for_stream(self.fix, switch))
 
     @staticmethod
     def bad() -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 
 from graphdoctor.operators import Transfer
@@ -11,6 +12,7 @@ from graphdoctor.rules.causes.branch_points import Branch
 from graphdoctor.rules.causes.numbers import dimension_of
 from graphdoctor.rules.causes.reads import tensor_lines
 from graphdoctor.rules.causes.source import (
+    call_at,
     keyword_given,
     names_in,
     reads,
@@ -20,6 +22,7 @@ from graphdoctor.rules.causes.source import (
 )
 from graphdoctor.source.trees import scope_at, statements_of
 from graphdoctor.values.figures import shortened
+from graphdoctor.values.host_events import StreamSwitch
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration, Op
 
@@ -345,6 +348,15 @@ def _takes_tensors(place: Location, iteration: Iteration) -> bool:
         if other.lineno <= place.line and names & targets_of(other)
     )
     return any((place.file, each.lineno) in lines and not reads(each) for each in bound)
+
+
+def for_stream(fix: str, switch: StreamSwitch | None) -> str:
+    """A cure with the user's own name for its `side`, where the line that chose the stream has one."""
+    place = switch.location if switch is not None else None
+    called = call_at(place, "stream") or call_at(place, "set_stream")
+    if called is None or not called[1] or "(" in called[1][0]:
+        return fix
+    return re.sub(r"\bside\b", lambda _: called[1][0], fix)
 
 
 def for_branch(branch: Branch) -> str:

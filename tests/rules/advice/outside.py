@@ -380,15 +380,15 @@ def noise_level_on_gpu():
 
 def averaging(update, *, forked: bool) -> object:
     """`update(total, x)` on another stream, or on one that forks from the step's."""
-    side, total = torch.cuda.Stream(), torch.zeros(8, 4, device="cuda")
+    averages, total = torch.cuda.Stream(), torch.zeros(8, 4, device="cuda")
 
     def step(x):
         if forked:
-            side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+            averages.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(averages):
             update(total, x)
         if forked:
-            torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.current_stream().wait_stream(averages)
         return x + 1
 
     return SimpleNamespace(step=step, inputs=(cuda(8, 4),), state={"total": total})
@@ -404,7 +404,9 @@ def _pairs_of_streams() -> None:
     ):
         before = lambda update=update: averaging(update, forked=False)  # noqa: E731
         before.__name__ = name
-        OUTSIDE.before("GD213", "Fork with side.wait_stream(torch.cuda.current_stream())")(before)
+        OUTSIDE.before("GD213", "Fork with averages.wait_stream(torch.cuda.current_stream())")(
+            before
+        )
         OUTSIDE.after(lambda update=update: averaging(update, forked=True))
 
 

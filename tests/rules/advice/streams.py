@@ -219,22 +219,22 @@ def uploaded_weights_awaited_before() -> object:
 
 def offloaded(*, joins: bool) -> object:
     """Activations that a side stream copies to pinned memory."""
-    side, host = torch.cuda.Stream(), torch.empty(8, 4).pin_memory()
+    offload, host = torch.cuda.Stream(), torch.empty(8, 4).pin_memory()
 
     def step(x):
         y = x.relu()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        offload.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(offload):
             host.copy_(y, non_blocking=True)
-            y.record_stream(side)
+            y.record_stream(offload)
         if joins:
-            torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.current_stream().wait_stream(offload)
         return y * 2
 
     return step, (cuda(8, 4),)
 
 
-@STREAMS.before("GD116", FORK)
+@STREAMS.before("GD116", "join with torch.cuda.current_stream().wait_stream(offload)")
 def activations_offloaded() -> object:
     return offloaded(joins=False)
 
