@@ -49,7 +49,8 @@ def origins_of_tensors(
             continue
         entries = dict(attributes)
         if isinstance(value, torch.nn.Module):
-            entries |= {**value.__dict__["_parameters"], **value.__dict__["_buffers"]}
+            for kind in _ENTRIES:  # a scripted module has none
+                entries |= attributes.get(kind, {})
         with suppress(TypeError):  # no weak reference to it
             owner = ref(value)
             for name, entry in entries.items():
