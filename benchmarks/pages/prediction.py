@@ -32,7 +32,7 @@ _FEW = 10  # families, without one of which 0.8 (n + 1) is all of them
 _ABOUT = 400  # characters, in which a line about a machine has its date
 STRATEGIES = ("whole", "split-step", "modules", "segments")
 
-# What stood on this page before copies and calls were counted (commit fffad8d): number, median error, inside, median of
+# What this page showed before copies and calls were counted (commit fffad8d): number, median error, inside, median of
 # high over low, wrong signs.
 BEFORE = {
     "eager": (117, 0.13, 95, 1.75, 0),
@@ -48,7 +48,7 @@ _NAMES = {
     "busy": "device busy, eager",
     "eager": "eager step",
     "graph": "whole step as a graph",
-    "speed-up": "speed-up of that graph",
+    "speed-up": "speedup of that graph",
 }
 _AIMS = {
     "graph": "12 %",
@@ -96,7 +96,7 @@ def _page(found: Row) -> Iterator[str]:
     yield "## With a GPU, before anything is captured\n"
     yield (
         "From the eager step's wall and busy time in the process that then timed the strategy in turns with it; the"
-        " error is that of the speed-up:\n"
+        " error is that of the speedup:\n"
     )
     by_strategy = {
         name: _of(rows, quantity="speed-up from eager", strategy=name) for name in STRATEGIES
@@ -106,7 +106,7 @@ def _page(found: Row) -> Iterator[str]:
     if few:
         yield (
             f"Of {', '.join(f'`{name}`' for name in few)} so few families are judged that, with one left out, the rule"
-            " asks for the largest error of all: these ranges are wider than those that are printed, which all families"
+            " takes the largest error of all. These ranges are wider than the printed ranges, which all families"
             " chose.\n"
         )
     yield from _wrong_signs(found)
@@ -115,9 +115,9 @@ def _page(found: Row) -> Iterator[str]:
     yield from _memory(found)
     yield "## Before\n"
     yield (
-        "What stood here before (commit fffad8d): one figure stood for what a call of Dynamo's code costs the host, the"
-        " copies of results were left out, a step was taken to be called very often in a row, and a call of a part to"
-        " take as much longer as the step it is a part of:\n"
+        "Earlier figures (commit fffad8d). They used one figure for the host time of a call of Dynamo's code and left"
+        " out the copies of results. They assumed that a step is called very often in a row, and that a call of a"
+        " region takes as much longer as the step around the region:\n"
     )
     yield from table(_BEFORE_HEAD, (_before(name) for name in BEFORE))
     yield "## The fitted figures\n"
@@ -130,10 +130,13 @@ def _page(found: Row) -> Iterator[str]:
     yield (
         "Widths (`graphdoctor/estimate/widths.py`), as multiples of the distance of a prediction's corners; of"
         " parts, split steps and segments, to either side in log: "
-        + ", ".join(f"{name} {times:.2f}" for name, times in found["widths"].items())
+        + ", ".join(
+            f"{name.replace('speed-up', 'speedup')} {times:.2f}"
+            for name, times in found["widths"].items()
+        )
         + ".\n"
     )
-    yield "## Every speed-up without a GPU\n"
+    yield "## Every speedup without a GPU\n"
     head = ("case", "host", "predicted", "measured")
     yield from table(head, map(_speedup, _of(rows, quantity="speed-up")))
     left_out = "; ".join(
@@ -178,12 +181,12 @@ def _on_another_gpu() -> Iterator[str]:
     )
     yield from table(("sample", "predicted", "measured", "error"), map(_graph_elsewhere, rows))
     yield (
-        "After a first look at these samples, which were 17 % off in the median, three figures were changed: a"
+        "The first predictions of these samples were 17 % off in the median. Three figures were then changed: a"
         " kernel's least time, the gap between nodes and the launch of a graph are now those of the H200, which has the"
-        " same chip. What stood there for the first, the median time of small kernels in other people's traces, had the"
-        " moving of their data in it, which was then added again: `gelu.py` was foreseen at 26 µs. DLRM's training was"
-        " 25 % short for another reason: in the gradient of each bag of embeddings a block of threads sorts the"
-        " indices, for 13.8 µs on an H200, and a smallest kernel had been counted for that.\n"
+        " same chip. A kernel's least time had been the median time of small kernels in other people's traces, which"
+        " included their data movement. The prediction then added the data movement again: 26 µs for `gelu.py`. DLRM's"
+        " training was predicted 25 % too short for another reason. In the gradient of each bag of embeddings, a block"
+        " of threads sorts the indices for 13.8 µs on an H200, and the prediction counted a smallest kernel there.\n"
     )
 
 
@@ -212,7 +215,7 @@ def _from_traces() -> Iterator[str]:
     )
     yield from table(head, map(_pair, rows))
     yield (
-        f"{inside} of {len(rows)} lie inside the range, {median(errors):.0%} off in the median and {max(errors):.0%} at"
+        f"{inside} of {len(rows)} are inside the range, {median(errors):.0%} off in the median and {max(errors):.0%} at"
         " most. The last three columns are of the captured trace: how much longer the kernels of both traces took, what"
         " work it has besides (copies into the graph's inputs), and its idle time. No eager trace shows the first two:"
         " one recording ran the same kernels faster captured than eager, the other one slower.\n"
@@ -319,27 +322,27 @@ def _before(name: str) -> Cells:
 def _launches(found: Row) -> Iterator[str]:
     """How many kernels each of the families launches that only judge."""
     rows = found["launches"].items()
-    off = [abs(foreseen / counted - 1) for _, (foreseen, counted) in rows]
+    off = [abs(predicted / counted - 1) for _, (predicted, counted) in rows]
     yield "## Kernels\n"
     yield (
-        "Kernels, copies and fills of one eager step, as foreseen from a recording without a GPU, and as a profiler"
+        "Kernels, copies and fills of one eager step, as predicted from a recording without a GPU, and as a profiler"
         f" counted them on an H200: {median(off):.0%} off in the median of {len(off)}, and {max(off):.0%} at most."
-        " Which kernels cuDNN and cuBLAS choose depends on more than shapes, so that convolutions with a few groups"
-        " (`wav2vec2`) and products of float32 with few rows are foreseen worst.\n"
+        " Which kernels cuDNN and cuBLAS choose depends on more than shapes. The least accurate predictions are those"
+        " of convolutions with a few groups (`wav2vec2`) and of float32 products with few rows.\n"
     )
     yield from table(
-        ("case", "foreseen", "counted", "ratio"),
+        ("case", "predicted", "counted", "ratio"),
         (
-            (f"`{case}`", foreseen, f"{counted:.0f}", f"{foreseen / counted:.2f}")
-            for case, (foreseen, counted) in sorted(rows)
+            (f"`{case}`", predicted, f"{counted:.0f}", f"{predicted / counted:.2f}")
+            for case, (predicted, counted) in sorted(rows)
         ),
     )
 
 
 def _memory(found: Row) -> Iterator[str]:
-    """The pool of a graph of the whole step, from a recording without a GPU, beside the truth."""
+    """The pool of a graph of the whole step, from a recording without a GPU, and as measured."""
     rows = found["memory"]
-    off = [abs(_foreseen_pool(row) / row["measured_bytes"] - 1) for row in rows]
+    off = [abs(_predicted_pool(row) / row["measured_bytes"] - 1) for row in rows]
     yield "## Memory\n"
     yield (
         "What a graph of the whole step holds in its pool, which is its outputs and all that is alive at one time in"
@@ -348,17 +351,17 @@ def _memory(found: Row) -> Iterator[str]:
     )
     yield from table(("case", "inputs", "predicted", "measured", "ratio"), map(_pool, rows))
     yield (
-        "Not foreseen are temporary buffers of kernels (cuDNN's, a sort's), and what Python holds beyond its last"
-        " use.\n"
+        "The prediction leaves out temporary buffers of kernels (cuDNN's, a sort's) and tensors that Python references"
+        " after their last use.\n"
     )
 
 
-def _foreseen_pool(row: Row) -> float:
+def _predicted_pool(row: Row) -> float:
     return float(row["pool_bytes"])
 
 
 def _pool(row: Row) -> Cells:
-    sizes = (row["inputs_bytes"], _foreseen_pool(row), row["measured_bytes"])
+    sizes = (row["inputs_bytes"], _predicted_pool(row), row["measured_bytes"])
     ratio = sizes[1] / sizes[2]
     return f"`{row['case']}`", *(f"{size / 1e6:,.1f}" for size in sizes), f"{ratio:.2f}"
 
@@ -370,7 +373,7 @@ def _wrong_signs(found: Row) -> Iterator[str]:
         f"{_name_of(row)} ({row['predicted'][1]:.2f}x predicted, {row['measured']:.2f}x measured)"
         for row in wrong
     )
-    yield f"Wrong signs among all speed-ups of this page: {named or 'none'}."
+    yield f"Wrong signs among all speedups of this page: {named or 'none'}."
     choices = list(filter(None, (_others_choose(found, row) for row in wrong)))
     yield _WHY_WRONG.format(choices="; ".join(choices)) if choices else ""
 
@@ -394,7 +397,7 @@ _CALLS = {
     "modules": ("call_us.trained_module",),
     "segments": ("call_us.trained_segment", "call_us.segment_parameter"),
 }
-_WHY_WRONG = """In a small step the sign depends on what a call of a part costs the host, for which one figure stands.
+_WHY_WRONG = """In a small step the sign depends on the host time of a call of a region, for which there is one figure.
 The other families choose another one than all families together ({choices}).
 How much of the error that explains was not measured.
 """
@@ -425,12 +428,12 @@ _REASONS = {
     "graph": "which kernels the libraries choose for convolutions, grouped ones above all, and for products of float32"
     " depends on more than shapes",
     "speed-up": "the errors of eager and of the graph's time add up",
-    "whole": "one gap between nodes stands for all graphs",
-    "modules": "attention takes another path while it is captured (BERT, wav2vec2), and one figure stands for what a"
-    " call of any module costs the host",
-    "segments": "less goes into the graphs of some steps than is foreseen ([results.md](results.md) has the shares): on"
-    " a GPU attention with dropout ends a part, which a recording without one does not show; and where Dynamo's code"
-    " takes another kernel for attention than eager does (BERT), other kernels run",
+    "whole": "all graphs have the same predicted gap between nodes",
+    "modules": "attention takes the other branch during capture (BERT, wav2vec2), and the host time of a call is one"
+    " figure for all modules",
+    "segments": "the graphs of some steps contain fewer launches than predicted ([results.md](results.md) has the"
+    " shares): on a GPU attention with dropout ends a region, which a recording without a GPU does not show; and"
+    " Dynamo's code takes another kernel for attention than eager does (BERT)",
 }
 
 
@@ -462,7 +465,7 @@ def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _missed(groups: dict[str, list[Row]]) -> Iterator[str]:
-    """Each aim that was missed, with the reason; and ranges that hold less than they are to, with what lies outside."""
+    """Each aim that was missed, with the reason; and ranges that hold less than they should, with what is outside."""
     for name, group in groups.items():
         shown = _NAMES.get(name, f"`{name}`")
         if (aim := _late(name, group)) is not None:
