@@ -24,9 +24,7 @@ _BANNED = re.compile(
 _CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 _NOT_YET: dict[str, int] = {
     "docs/accuracy.md": 23,
-    "docs/ranks_truth.md": 2,
     "docs/results.md": 108,
-    "docs/trace-peers.md": 14,
 }
 
 

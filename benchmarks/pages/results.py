@@ -116,8 +116,8 @@ def _write_mistake(rows: list[Row]) -> None:
     lines = table(
         (
             "ResNet-50, batch",
-            "not synchronised (wrong)",
-            "synchronised",
+            "not synchronized (wrong)",
+            "synchronized",
             "CUDA events, device only",
         ),
         (

@@ -1,4 +1,4 @@
-"""benchmarks/data/trace_peers.jsonl -> docs/trace-peers.md: four tools' answers about the same traces."""
+"""benchmarks/data/trace_peers.jsonl -> docs/trace-peers.md: four tools' results on the same traces."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PAGE = ROOT / "docs/trace-peers.md"
 TOOLS = ("graphdoctor", "TraceLens", "HolisticTraceAnalysis", "torch-tb-profiler")
 _NAMED = 0.05
 
-_OPENING = """# Other tools beside `graphdoctor trace`
+_OPENING = """# Other tools compared with `graphdoctor trace`
 
-What four tools say of the same public traces. Written by `benchmarks/pages/trace_peers.py` from what
+What four tools report on the same public traces. Written by `benchmarks/pages/trace_peers.py` from what
 `benchmarks/truth/trace_peers.py` recorded ({date}): each tool in a fresh process, in turns, once, on two
 cores that much other work shared. TraceLens is commit {tracelens} of AMD-AGI/TraceLens,
 HolisticTraceAnalysis {hta} with pandas 2, torch-tb-profiler {tb}. The traces are from the tests of
@@ -24,9 +24,9 @@ ranks from the tests of facebookresearch/param (a DLRM on eight V100s).
 
 The truth of the idle time is computed from the file's own text, from the first start on the device to the
 last end: the union of all kernels, copies and fills of the device with the most of them. graphdoctor's
-figure here is over the same span, while its answers are about the steps that count. *Lies in* is how much
-of the idle time falls into host spans whose names say what they are: it is what an answer about the cause
-is held against. More than one may hold for the same moment. What follows it was judged by reading.
+figure here is over the same span, while its verdict is about the steps that count. *Host spans* are the shares of
+the idle time in host spans whose names say what the host does. A tool's statement about the cause is compared
+with these shares. Several spans may include the same moment. The text after the shares was judged by reading.
 """
 
 
@@ -59,12 +59,12 @@ def _cost(row: Row) -> Iterator[str]:
 
 def _answers(row: Row) -> Iterator[str]:
     known = [f"{what} {share:.0%}" for what, share in row["lies_in"].items() if share >= _NAMED]
-    lies = ", ".join(known) or "none of the known kinds"
-    yield f"**{row['trace']}**: {row['idle']:.0%} idle; lies in {lies}. {row['judged']}"
+    spans = ", ".join(known) or "none of the known kinds"
+    yield f"**{row['trace']}**: {row['idle']:.0%} idle; host spans: {spans}. {row['judged']}"
     yield ""
     for tool in TOOLS:
         found = row[tool]
-        said = found.get("says") or found.get("problem") or "gives the idle share and no cause."
+        said = found.get("says") or found.get("problem") or "reports the idle share and no cause."
         yield f"- {tool}: {' '.join(said.split())}"
     yield ""
 
@@ -74,7 +74,7 @@ def _ranks(row: Row) -> Iterator[str]:
         f"rank {rank} {late['times']} times, by {late['us'] / 1e3:.3g} ms in all"
         for rank, late in row["last"].items()
     )
-    yield "## Which rank is waited for"
+    yield "## Which rank the others wait for"
     yield ""
     yield (
         f"**{row['ranks']}**: of {row['collectives']} collectives, last to begin is {'; '.join(last)}."

@@ -42,7 +42,7 @@ _HEAD = (
 OPENING = """# Versions
 
 graphdoctor is made for Python 3.11 to 3.14 and torch 2.6 to 2.15, builds for the CPU and for CUDA, with a GPU and
-without. What a newer torch can do is asked for where it is used, and done without where it is missing.
+without. Features of a newer torch are checked where they are used, and left out where they are missing.
 
 `make matrix` makes an environment for each version of torch and runs there what analyses, captures and proves:
 the tests of the rooms record, device, diagnose, partition, proof, captured, target, graphs and rules, and the verdict
@@ -51,11 +51,11 @@ of each sample model (samples). The versions that the whole suite runs with on e
 READING = """
 "Otherwise there" are tests whose expectation does not hold with that torch, each with its reason in the test:
 
-- Up to torch 2.6 the hooks on saved tensors are not told, so a graphed module inside
+- Up to torch 2.6 the hooks on saved tensors are not visible, so a graphed module inside
   `torch.utils.checkpoint` is replayed, where later versions make it run eagerly.
 - Before torch 2.11 a capture refuses more of the random generator's state than what was measured on a GPU, and
   some operators wait in other places. The emulated device does what that torch says. Before 2.10 it refuses a seed,
-  too, so that GD110 is found where GD215 would be.
+  too, and GD110 is found instead of GD215.
 - Since torch 2.15, `x[i] = 1.0` fills, and copies nothing from the host: it is no hazard there, and no finding. So does
   `x[i] = 0` with a tensor `i`: it runs `index_fill_`.
 

@@ -204,7 +204,7 @@ def page(data: Row) -> Iterator[str]:
     alarms = [name for name in known if captured[name] and not safe[name]]
     gpus, cpu = data["gpus"], data["emulated"]
     yield from (
-        "# Emulated ranks beside two GPUs",
+        "# Emulated ranks compared with two GPUs",
         "",
         f"{len(rows)} steps of two ranks, each decided twice: by `graphdoctor analyze --ranks 2 --device emulated`",
         f"(torch {cpu['torch']}, transformers {cpu['transformers']}, {cpu['date']}), and by a capture with PyTorch"

@@ -427,7 +427,7 @@ def kernel_on_a_stream_that_is_not_joined() -> Made:
     return step, (values(),)
 
 
-@scenario("lazy initialization: a group that PyTorch was told the device of")
+@scenario("lazy initialization: a group that was created with a device")
 def group_with_a_device_first_used_in_the_capture() -> Made:
     if not dist.is_initialized():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
