@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice, entered
@@ -30,7 +31,12 @@ from graphdoctor.measure.audit.frozen_values import (
     Sources,
     changed_numbers,
 )
-from graphdoctor.measure.audit.held_outputs import HeldOutputs, Replays, uses_no_memory
+from graphdoctor.measure.audit.held_outputs import (
+    GraphOutputs,
+    HeldOutputs,
+    Replays,
+    uses_no_memory,
+)
 from graphdoctor.measure.audit.origins import roots_of, users_frames
 from graphdoctor.measure.audit.places import Key, frames_of_program
 from graphdoctor.measure.audit.uncopied_inputs import CapturedInput, CapturedInputs, new_tensors
@@ -62,7 +68,7 @@ class _Outside:
     """A storage from outside the pool, and the first operator that used it."""
 
     info: StorageInfo
-    key: int
+    weak: StorageWeakRef  # as long as it is held, no other storage gets its address
     nbytes: int
     address: int  # 0 on the emulated device, where it says nothing
     shape: tuple[int, ...]
@@ -101,7 +107,7 @@ class _CaptureUses(Observer):
                         continue
                     found = self.outside[info.number] = _Outside(
                         info=info,
-                        key=storage._cdata,
+                        weak=StorageWeakRef(storage),
                         nbytes=storage.nbytes(),
                         address=storage.data_ptr() if self._has_addresses else 0,
                         shape=tuple(tensor.shape),
@@ -126,14 +132,15 @@ class _CaptureUses(Observer):
 class _Capture:
     """A graph after its capture. `held` is how many tensors of an emulated graph are on each storage."""
 
-    outside: list[_Outside]
+    outside: tuple[_Outside, ...]
+    addresses: tuple[int, ...]  # of the same storages' implementations
     replays: Replays
     results: list[ref[torch.Tensor]]
     numbers: Sources
     inputs: list[CapturedInput]
     written: frozenset[int]  # memory from outside, by number
     changes: int = 0  # of captured memory, at the last look
-    outputs: list[int] = field(default_factory=list)  # by number
+    outputs: GraphOutputs = field(default_factory=GraphOutputs)
     held: Counter[int] | None = None
 
 
@@ -271,7 +278,8 @@ class GraphAudit(GraphCounts):
                 self._changed.watch(each.place for each in numbers.values())
                 self._changed.watch(place for each in inputs for place in each.places)
                 self._captures[graph] = _Capture(
-                    outside=outside,
+                    outside=tuple(outside),
+                    addresses=tuple(each.weak.cdata for each in outside),
                     replays=Replays(capture.location),
                     results=capture.uses.results,
                     numbers=numbers,
@@ -320,8 +328,10 @@ class GraphAudit(GraphCounts):
         if not stale:
             return
         replayed_at = locate().location
+        reported = {id(each) for each, _ in stale}
+        capture.outside = tuple(each for each in capture.outside if id(each) not in reported)
+        capture.addresses = tuple(each.weak.cdata for each in capture.outside)
         for each, why in stale:
-            capture.outside.remove(each)  # reported once
             self.found.append(
                 StaleTensor(
                     reason=why,
@@ -411,11 +421,7 @@ class GraphAudit(GraphCounts):
         before, capture.changes = capture.changes, self._changed.changes
         if before != capture.changes:
             return True
-        for each in capture.outside:
-            weak = each.info.weak
-            if weak is None or _is_expired(weak):
-                return True
-        return False
+        return any(map(_is_expired, capture.addresses))
 
     def _reason(self, each: _Outside) -> _Reason | None:
         for module, kind, key in each.slots:
@@ -429,8 +435,10 @@ class GraphAudit(GraphCounts):
         if each.address:
             return "moved" if storage.data_ptr() != each.address else None
         # An emulated graph itself holds the memory that it uses. One more is `storage`.
-        tapes = sum(c.held[each.key] for c in list(self._captures.values()) if c.held is not None)
-        return "freed" if torch._C._storage_Use_Count(each.key) - 1 <= tapes else None
+        tapes = sum(
+            c.held[each.weak.cdata] for c in list(self._captures.values()) if c.held is not None
+        )
+        return "freed" if torch._C._storage_Use_Count(each.weak.cdata) - 1 <= tapes else None
 
     def _name(self, outside: list[_Outside]) -> None:
         """Name what the variables of the capturing frames lead to, parameters by their modules."""

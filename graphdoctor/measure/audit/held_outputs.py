@@ -12,10 +12,11 @@ from typing import NamedTuple
 from weakref import ref
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphdoctor.device.observe.operators import Call, Observer, OperatorFacts, tensors_of
-from graphdoctor.device.observe.storages import Geometry, StorageInfo, StorageTable, is_plain
+from graphdoctor.device.observe.storages import Geometry, StorageTable, is_plain
 from graphdoctor.source.trees import scope_at, tree_of
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.paths import StatePath
@@ -53,10 +54,10 @@ class _Made(NamedTuple):
 class _Output:
     """A storage that a capture made and that was there in the graph's first replay."""
 
-    info: StorageInfo
-    key: int
+    weak: StorageWeakRef  # as long as it is held, no other storage gets its address
     replays: Replays
     tensors: list[ref[torch.Tensor]]  # the capture's
+    is_reported: bool = False
     most: int = 0  # references, so far
     looks: int = 0
     lengths: dict[tuple[int, Geometry], int] = field(default_factory=dict)  # by container
@@ -64,12 +65,39 @@ class _Output:
 
     def references(self) -> int:
         """Tensors on the storage, and references of Python to the captured ones."""
-        count = _use_count(self.key)
+        count = _use_count(self.weak.cdata)
         for each in self.tensors:
             tensor = each()
             if tensor is not None:
                 count += _reference_count(tensor)
         return count
+
+
+class GraphOutputs:
+    """The outputs of one graph, and their counts of references when these changed last."""
+
+    def __init__(self, outputs: Iterable[_Output] = ()) -> None:
+        self.watched = list(outputs)
+        self.count_again()
+
+    def count_again(self) -> None:
+        """Also forget what was reported, and tensors and storages that are gone."""
+        self.watched = [
+            each for each in self.watched if not each.is_reported and not each.weak.expired()
+        ]
+        for output in self.watched:
+            output.tensors = [each for each in output.tensors if each() is not None]
+        self._addresses = [output.weak.cdata for output in self.watched]
+        self._tensors = [each for output in self.watched for each in output.tensors]
+        self._counts = self._count()
+
+    def have_changed(self) -> bool:
+        """Whether a count is another one. Each replay asks, so the loops are C's."""
+        return self._count() != self._counts
+
+    def _count(self) -> list[int]:
+        tensors = [each() for each in self._tensors]
+        return [*map(_use_count, self._addresses), *map(_reference_count, tensors)]
 
 
 class HeldOutputs(Observer):
@@ -86,8 +114,8 @@ class HeldOutputs(Observer):
         self.is_capturing = False
         self.found: list[OverwrittenOutput] = []
 
-    def begin(self, tensors: Iterable[ref[torch.Tensor]], replays: Replays) -> list[int]:
-        """Before a graph's first replay: the outputs, by number, among the results of its capture."""
+    def begin(self, tensors: Iterable[ref[torch.Tensor]], replays: Replays) -> GraphOutputs:
+        """Before a graph's first replay: the outputs among the results of its capture."""
         by_number: dict[int, _Output] = {}
         tensor: torch.Tensor | None = None
         for each in tensors:
@@ -97,26 +125,28 @@ class HeldOutputs(Observer):
             info = self._table.info(tensor)
             output = by_number.get(info.number)
             if output is None:
-                key = tensor.untyped_storage()._cdata
-                output = by_number[info.number] = _Output(info, key, replays, [])
+                weak = StorageWeakRef(tensor.untyped_storage())
+                output = by_number[info.number] = _Output(weak, replays, [])
             output.tensors.append(each)
         del tensor  # a reference, which are counted now
         for output in by_number.values():
             output.most = output.references()
         self._outputs.update(by_number)
-        return list(by_number)
+        return GraphOutputs(by_number.values())
 
-    def have_new_references(self, numbers: list[int]) -> bool:
+    def have_new_references(self, outputs: GraphOutputs) -> bool:
         """Whether variables are worth a look before the graph is replayed again."""
+        if not outputs.have_changed():
+            return False
         grown = False
-        for number in numbers:
-            output = self._outputs.get(number)
-            if output is None or (now := output.references()) <= output.most:
+        for output in outputs.watched:
+            if (now := output.references()) <= output.most:
                 continue
             output.looks += 1
             if output.looks <= _MOST_LOOKS or now >= 2 * output.most:
                 output.most = now
                 grown = True
+        outputs.count_again()
         return grown
 
     def look(self, roots: Mapping[str, object], frames: list[FrameType]) -> None:
@@ -192,7 +222,9 @@ class HeldOutputs(Observer):
         self, number: int, name: str, geometry: Geometry, kept_at: Location | None, *,
         read_at: Location | None, operator: str,
     ) -> None:  # fmt: skip
-        replays = self._outputs.pop(number).replays
+        output = self._outputs.pop(number)
+        output.is_reported = True
+        replays = output.replays
         self.found.append(
             OverwrittenOutput(
                 name=name,
