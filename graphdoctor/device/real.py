@@ -77,6 +77,21 @@ def private_pools() -> list[range]:
     ]
 
 
+def reserved_memory(address: int, size: int, device: torch.device) -> torch.UntypedStorage | None:
+    """The bytes at an address, which a graph reads although they are freed; None if the allocator gave them back."""
+    if torch.cuda.get_allocator_backend() != "native":
+        return None
+    segments = (
+        range(segment["address"], segment["address"] + segment["total_size"] + 1)
+        for segment in torch.cuda.memory_snapshot()
+    )
+    if not any(address in each and address + size in each for each in segments):
+        return None
+    made: Any = torch._C._construct_storage_from_data_pointer(address, device, size)
+    found: torch.UntypedStorage = made
+    return found
+
+
 class WatchedDevice:
     """The current CUDA device. `was_asked`: whether code that only assumed a capture ever asked for one."""
 

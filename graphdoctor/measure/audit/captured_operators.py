@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import networkx
 import torch
@@ -13,6 +13,7 @@ from graphdoctor.device.observe.fallback import run_operator
 from graphdoctor.device.observe.operators import Call, Observer, written_tensors
 from graphdoctor.device.observe.storages import Geometry, StorageInfo, StorageTable, is_plain
 from graphdoctor.device.observe.tape import Tape, TapeEntry
+from graphdoctor.device.real import reserved_memory
 from graphdoctor.measure.audit.held_outputs import uses_no_memory
 from graphdoctor.measure.audit.origins import NumberOrigin, origins_of_number
 from graphdoctor.target.frames import locate
@@ -88,13 +89,21 @@ def _mapped(value: Any, make: Callable[[Argument], Any]) -> Any:
     return value
 
 
+class Extent(NamedTuple):
+    """Where a storage was at capture; `size` in bytes."""
+
+    address: int
+    size: int
+    device: torch.device
+
+
 @dataclass(slots=True)
 class Operators:
     """All operators of a capture, and the storages that they use, by number."""
 
     all: list[CapturedOperator] = field(default_factory=list)
     storages: dict[int, StorageInfo] = field(default_factory=dict)
-    sizes: dict[int, tuple[int, torch.device]] = field(default_factory=dict)  # in bytes
+    extents: dict[int, Extent] = field(default_factory=dict)
     on_cuda: set[int] = field(default_factory=set)
     made: set[int] = field(default_factory=set)  # in this capture
     with_inference: bool = False
@@ -205,7 +214,9 @@ class OperatorRecorder(Observer):
             with torch._C.DisableTorchFunction():
                 storage = tensor.untyped_storage()
                 self.operators.storages[info.number] = info
-                self.operators.sizes[info.number] = storage.nbytes(), storage.device
+                self.operators.extents[info.number] = Extent(
+                    storage.data_ptr(), storage.nbytes(), storage.device
+                )
             if self._table.is_cuda(tensor):
                 self.operators.on_cuda.add(info.number)
         return Captured(info.number, Geometry.of_tensor(tensor))
@@ -219,11 +230,17 @@ class AsCaptured:
 
     def __init__(self, operators: Operators) -> None:
         self._operators = operators
+        self._freed: dict[int, torch.UntypedStorage] = {}
 
     def place(self, memory: Captured) -> Place:
         """Where the memory from outside the capture is. Raises NotThere."""
-        storage = self._operators.storages[memory.number].storage()
-        if storage is None or storage.nbytes() < self._operators.sizes[memory.number][0]:
+        extent = self._operators.extents[memory.number]
+        storage = self._freed.get(memory.number, self._operators.storages[memory.number].storage())
+        if storage is None and extent.device.type == "cuda":
+            storage = reserved_memory(*extent)
+            if storage is not None:
+                self._freed[memory.number] = storage
+        if storage is None or storage.nbytes() < extent.size:
             raise NotThere
         return storage, 0
 
@@ -255,7 +272,7 @@ class EagerRun:
         def value(argument: Argument) -> Any:
             if isinstance(argument, Captured) and not each.reads:  # only its form counts
                 shape, stride, dtype = argument.geometry[1:]
-                device = self._operators.sizes[argument.number][1]
+                device = self._operators.extents[argument.number].device
                 return torch.empty_strided(shape, stride, dtype=dtype, device=device)
             if isinstance(argument, Captured):
                 return self.tensor(argument, writes=argument.number in written)
@@ -285,7 +302,7 @@ class EagerRun:
         if memory.number in self._operators.made:
             place = self._made.get(memory.number)
             if place is None:  # empty so far
-                size, device = self._operators.sizes[memory.number]
+                _, size, device = self._operators.extents[memory.number]
                 empty = torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()
                 place = self._made[memory.number] = self._on_device(empty, memory), 0
             return place

@@ -132,6 +132,7 @@ def planted(kind: Callable[[], Any], change: Callable[[Any], None]) -> Callable[
     def program() -> None:
         planted = kind()
         with torch.no_grad():
+            planted.step()  # libraries make their handles before a capture
             graph, _ = captured(lambda: planted.step())
             graph.replay()
             change(planted)

@@ -90,7 +90,8 @@ def frozen_tensor_on_the_host() -> None:
     graph.replay()
 
 
-def training(kind: type[torch.optim.Optimizer], **options: Any) -> tuple[Any, Any]:
+def training(kind: type[torch.optim.Optimizer], **options: Any) -> tuple[Any, Any, object]:
+    """The optimizer, its captured step, and the memory that the graph reads."""
     net, x = model(), torch.ones(2, 4, device="cuda")
     optimizer: Any = kind(net.parameters(), **options)
 
@@ -101,11 +102,11 @@ def training(kind: type[torch.optim.Optimizer], **options: Any) -> tuple[Any, An
 
     step()
     graph, _ = captured(step)
-    return optimizer, graph
+    return optimizer, graph, (net, x)
 
 
 def frozen_learning_rate() -> None:
-    optimizer, graph = training(torch.optim.SGD, lr=0.1, momentum=0.9)
+    optimizer, graph, _memory = training(torch.optim.SGD, lr=0.1, momentum=0.9)
     graph.replay()
     optimizer.param_groups[0]["lr"] = 0.01
     graph.replay()
@@ -189,7 +190,7 @@ def in_place_only() -> None:
 
 
 def learning_rate_as_a_tensor() -> None:
-    optimizer, graph = training(
+    optimizer, graph, _memory = training(
         torch.optim.Adam, lr=torch.tensor(0.1, device="cuda"), capturable=True
     )
     graph.replay()
