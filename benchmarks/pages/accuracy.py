@@ -45,8 +45,8 @@ def opening(about: Line, models: list[Line]) -> str:
     return f"""# How true the verdicts are
 
 `python benchmarks/truth/accuracy.py` makes architectures of transformers small, with random weights, from
-their own configuration classes, and asks graphdoctor about each on the emulated device: the forward
-pass in evaluation mode, and, where the model gives a loss, forward, backward and a step of SGD in
+their own configuration classes, and analyzes each on the emulated device: the forward
+pass in evaluation mode, and, if the model returns a loss, forward, backward and a step of SGD in
 training mode. `benchmarks/pages/accuracy.py` writes this page from its lines.
 
 {about["date"]}: graphdoctor at {about["commit"]}, transformers {about["transformers"]},
@@ -81,7 +81,7 @@ def findings(models: list[Line], seen: dict[tuple[str, str], Line]) -> str:
                 found[key].add(each["model"])
                 code[key] = finding["code"]
     said = Counter(seen[key]["judgement"] if key in seen else "not judged" for key in found)
-    parts = ["## Findings, each held against the source", ""]
+    parts = ["## Findings, each compared with the source", ""]
     parts.append(", ".join(f"{count} {word}" for word, count in said.most_common()) + ":")
     parts.append('"true" means that the line does this on CUDA while a graph is captured.')
     shown = sum("H200 refuses" in seen[key]["why"] for key in found if key in seen)

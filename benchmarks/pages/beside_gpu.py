@@ -1,4 +1,4 @@
-"""What graphdoctor said of each step without a GPU, beside what a GPU made of it -> a section of docs/accuracy.md."""
+"""What graphdoctor said of each step without a GPU, compared with a GPU -> a section of docs/accuracy.md."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ COLUMNS = {
     "undecided": "undecided",
     "false alarm": "false alarms",
     "not analyzed": "not analyzed",
-    "no GPU answer": "no answer from the GPU",
+    "no GPU answer": "no result from the GPU",
 }
 
 
-# Why a model was not built, by words of its error; others are told by the error's type.
+# Why a model was not built, by words of its error; other errors are named by their type.
 UNBUILT = (
     ("parameters are too many", "no configuration of it was small enough"),
     ("no small configuration", "no small configuration of it could be made"),
     ("ModuleNotFoundError", "it needs a library that was not installed"),
     ("ImportError", "it needs a library that was not installed"),
-    ("OSError", "it wants to download something"),
+    ("OSError", "it needs a download"),
     ("missing ", "it needs arguments that the builder does not make"),
     ("have to specify", "it needs arguments that the builder does not make"),
     ("cannot be `None`", "it needs arguments that the builder does not make"),
@@ -77,7 +77,7 @@ captured and replayed. {len(judged)} steps: {words}. {about["since"]}
 
 
 def _steps(lines: list[Line]) -> dict[Key, tuple[Line, Line]]:
-    """Both answers to each step; an empty line where one is not there."""
+    """Both results of each step; an empty line where one is not there."""
     found: dict[Key, dict[str, Line]] = {}
     for each in lines:
         if "device" in each:
@@ -104,28 +104,27 @@ def _opening(about: Line, judged: dict[Key, str], *, asked_once: int) -> str:
     names = ("transformers", "timm", "torchvision", "diffusers", "torch_geometric")
     versions = ", ".join(f"{name} {about[name]}" for name in names if name in about)
     words = ", ".join(f"{counts[key]} {word}" for key, word in COLUMNS.items())
-    return f"""## Beside a GPU
+    return f"""## Compared with a GPU
 
 {about["date"]}, H200, torch {about["torch"]}, Python {about["python"]}, {versions}.
-`python benchmarks/truth/accuracy.py --device emulated,raw` asks graphdoctor about each step on the emulated
-device, and captures the same step, of the same versions, by `torch.cuda.graph` alone: it warms up on a side
-stream, captures, and replays on three sets of fresh inputs, each beside two runs of eager from the same state
-and seeds. {models} models, {len(judged)} steps: {words}.
+`python benchmarks/truth/accuracy.py --device emulated,raw` analyzes each step on the emulated
+device, and captures the same step, of the same versions, by `torch.cuda.graph` alone. It warms up on a side
+stream, captures, and replays on three sets of fresh inputs. Each replay is compared with two eager runs from the
+same state and seeds. {models} models, {len(judged)} steps: {words}.
 {_asked_when(about, asked_once=asked_once)}
-"Found" is a step that the GPU refused to capture, or whose replay was not what eager computes, and that was
-not called safe. "Missed" was called safe; "false alarms" were not, and the GPU captured them and replayed
-them rightly. A replay counts as right within ten times eager's own deviation and a thousandth of the
-tensor's largest value. "Undecided" was called safe and replayed something else, for a reason that lies in how
-this run compared.
+The GPU refused to capture some steps, or their replays did not match eager. "Found" are those of them that were not
+called safe, "missed" those that were. "False alarms" were not called safe, but the GPU captured them and their replays
+matched eager. A replay matches within ten times eager's nondeterminism and a thousandth of the tensor's largest
+value. "Undecided" was called safe, and its replay differed for a reason in how this run compared.
 """
 
 
 def _asked_when(about: Line, *, asked_once: int) -> str:
-    """Answers and captures may be from several runs; `since` is written by hand."""
+    """Verdicts and captures may be from several runs; `since` is written by hand."""
     lines = [about["since"]] if "since" in about else []
     if asked_once:
         lines.append(
-            f"Of {asked_once} steps more only one of the two was asked before the time was up; they are not counted."
+            f"Not counted, because the time was up after one of the two results: {asked_once} steps."
         )
     return "".join(f"{line}\n" for line in lines)
 
@@ -147,7 +146,7 @@ def _lines_found(steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str]) ->
     """How often the very line of the refusal is named."""
     named: Counter[bool] = Counter()
     for key, (emulated, raw) in steps.items():
-        # Where all packages lie in a folder of the name torch, this run kept the benchmark's own line.
+        # Where all packages are in a folder of the name torch, this run kept the benchmark's own line.
         if judged[key] == "found" and raw["raw"] == "refused" and not is_ours(raw["place"]):
             places = {each["place"].rpartition("/")[2] for each in emulated["findings"]}
             named[raw["place"] in places] += 1
@@ -157,7 +156,7 @@ def _lines_found(steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str]) ->
     if not named:
         return (
             f"Of the {refused} steps that CUDA refused and that were found, the run kept no line of a model: whether\n"
-            "the line of the refusal is among the findings cannot be told from it.\n"
+            "the line of the refusal is among the findings is not known.\n"
         )
     return (
         f"Of the {refused} steps that CUDA refused and that were found, the run kept a line of the model, where\n"
@@ -213,7 +212,7 @@ def _not_captured(steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str]) -
     rows: list[Cells] = []
     for key, (emulated, raw) in sorted(steps.items()):
         if judged[key] == "no GPU answer":
-            why = raw.get("crash") or f"{raw.get('raw', 'not asked')} {raw.get('error', '')}"
+            why = raw.get("crash") or f"{raw.get('raw', 'not run')} {raw.get('error', '')}"
             rows.append((*key, why[:200], _said(emulated)))
     safe = sum(
         judged[key] == "no GPU answer" and emulated.get("verdict") == "safe"
@@ -221,13 +220,13 @@ def _not_captured(steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str]) -
     )
     note = f"Called safe without a GPU: {safe or 'none'} of them."
     head = ("family", "model", "mode", "why", "without a GPU")
-    return _titled("No answer from the GPU", head, rows, note=note)
+    return _titled("No result from the GPU", head, rows, note=note)
 
 
 def _said(emulated: Line) -> str:
-    """What graphdoctor said of the step on the emulated device, the doubts of its report included."""
+    """What graphdoctor said of the step on the emulated device, with the doubts of its report."""
     kinds = ("crash", "raised", "refused", "reason")
-    why = next((emulated[kind] for kind in kinds if kind in emulated), "not asked")
+    why = next((emulated[kind] for kind in kinds if kind in emulated), "not run")
     doubts = [limit for limit in emulated.get("limits", ()) if limit not in why]
     return " ".join("; ".join([why, *doubts]).split())[:300]
 

@@ -12,10 +12,17 @@ Cells = Iterable[object]
 
 # Reports of older versions and notes to the data, in the words that graphdoctor's pages use now.
 _REWORDED = {
+    ", which a GPU refuses but for those of dimension 0": "; CUDA operators accept a CPU tensor only if it is 0-d",
     "It cannot be told what the device waits for": "The trace does not show what the GPU waits for",
     "% lies in ": "% is in ",
     "Nobody names the cause": "No tool names the cause",
     "calls it mixed and asks for the wall time": "calls it mixed and requests the wall time",
+    "from d736e97, but for 364 from": "from d736e97, except 364 from",
+    "are asked since, because another mask than eager's cannot be told from a mistake by values": "are run since,"
+    " because comparing values cannot separate another mask from a mistake",
+    "a step on one core, beside 30 others": "a step on one core, while 30 other steps ran",
+    "so that attention goes both ways (masking_utils asks": "so attention is bidirectional (masking_utils calls",
+    "a type that is asked for": "a query of a type",
 }
 
 

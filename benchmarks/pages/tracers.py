@@ -24,15 +24,15 @@ def beside_tracers(
 
 
 def _opening(dynamo: Line, export: Line) -> str:
-    return f"""## Beside torch._dynamo.explain and torch.export
+    return f"""## Compared with torch._dynamo.explain and torch.export
 
 The same steps were given to `torch._dynamo.explain` ({dynamo["date"]}, torch {dynamo["torch"]},
 transformers {dynamo["transformers"]}) and to `torch.export.export(strict=False)` ({export["date"]},
 torch {export["torch"]}), on the CPU. Neither is made to judge CUDA graphs: they cut where they cannot
 trace. Copies between host and device, memory and streams do not exist for them there, and
-torch.export takes modules, so it is asked about forward passes only. dynamo breaks at the backward of
+torch.export accepts modules only, so it was run on forward passes only. dynamo breaks at the backward of
 every training step, which is left out here. "Says something" is a graph break, a refusal, or an
-operator in the exported graph that reads a value on the host.
+operator in the exported graph that reads a value on the CPU.
 """
 
 
