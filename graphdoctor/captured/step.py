@@ -19,6 +19,7 @@ import torch
 
 from graphdoctor.captured.obstacles import obstacles
 from graphdoctor.captured.plan import CapturePlan, explain
+from graphdoctor.captured.step_arguments import ChangingArguments
 from graphdoctor.captured.step_calls import CallsOfKinds, LastCalls, WrittenArguments
 from graphdoctor.captured.step_gradients import StartingGradients
 from graphdoctor.captured.step_graph import StepGraph, signature_of_call
@@ -45,9 +46,12 @@ from graphdoctor.graphs.calls.tally import called, register
 from graphdoctor.graphs.capturable import make_capturable
 from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.guards import Modes
+from graphdoctor.graphs.whole_step import CapturedStep as WholeStep
 from graphdoctor.graphs.whole_step import detached
 from graphdoctor.pipeline import Setting, put_back, stages
 from graphdoctor.proof.stage import prove_whole_step
+from graphdoctor.proof.verify import verify_whole_step
+from graphdoctor.strategies.evidence import Studied
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description, named_state
@@ -126,6 +130,7 @@ class CapturedStep:
         self._trains = False
         self._last_calls = CallsOfKinds()
         self._written = WrittenArguments()
+        self._changing = ChangingArguments()
         register(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
@@ -209,6 +214,7 @@ class CapturedStep:
                 self._off = reason
                 return self._eager(reason, args, kwargs)
             self._prepare(args, kwargs)
+        args, kwargs = self._changing.with_tensors(args, kwargs)
         try:
             key, tensors, seen = self._key(args, kwargs)
         except Unwatchable as reason:
@@ -291,7 +297,8 @@ class CapturedStep:
         flags = tuple([module.training for module in self._modules])
         python = self._python
         try:
-            seen = python.look(*args, **kwargs) if python is not None else None
+            floats, named = self._changing.with_floats(args, kwargs)
+            seen = python.look(*floats, **named) if python is not None else None
         except Exception as error:  # the step raises its own
             raise Unwatchable(f"its Python cannot be run: {error}") from error
         ways = (seen.branches, seen.schedules) if seen is not None else ()
@@ -313,6 +320,10 @@ class CapturedStep:
             return self._eager(f"there are {self._max_graphs} graphs already", args, kwargs)
         made = self._studied(key, args, kwargs)
         if isinstance(made, str):
+            if self._changing.are_in(args, kwargs):
+                made = f"with its changing float arguments in GPU tensors: {made}"
+                args, kwargs = self._changing.with_floats(args, kwargs)
+                self._changing.fix()
             self._refused[key] = made
             if not self._graphs:
                 self.plan = CapturePlan("eager", obstacles=(made,), mode=self._mode)
@@ -335,6 +346,7 @@ class CapturedStep:
     def _eager(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         if reason:
             self._counted[reason] += 1
+        args, kwargs = self._changing.with_floats(args, kwargs)
         result = self._step(*args, **kwargs)
         return result if self._off == _ONLY_FORWARD else detached(result)
 
@@ -345,6 +357,7 @@ class CapturedStep:
     def _warm_up(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """An eager call that also shows what the step does with the gradients that it finds."""
         known, places = len(self._results), self._written.places
+        floats, named = self._changing.with_floats(args, kwargs)
         if self._seen[key] > 1 and not self._trains and len(self._graphs) < self._max_graphs:
             inputs = Inputs(_on_gpu(args), _on_gpu(kwargs))
             held = {**roots_among(inputs, self._step), **self._written.among(inputs)}
@@ -356,7 +369,7 @@ class CapturedStep:
             self._code_seen.listening(),
             self._results.observed(),
         ):
-            result = self._step(*args, **kwargs)
+            result = self._step(*floats, **named)
         if observed.has_run_backward:
             self._trains = True
             self._last_calls.forget()
@@ -391,13 +404,8 @@ class CapturedStep:
                     studied = stages.study(target, setting)
                     if reason := next(iter(obstacles(studied)), ""):
                         return "; ".join(filter(None, (reason, self._why_no_python)))
-                    self._pool = self._pool or Pool()
-                    outcome, made = prove_whole_step(
-                        studied.session, ran=studied.ran, pool=self._pool
-                    )
+                    made, why = self._proved(studied, self._changing.are_in(args, kwargs))
                     if made is None:
-                        found = outcome.verification
-                        why = found.reason if found is not None else outcome.reason
                         return f"the capture was not proved: {why}"
                     modes.watch(studied.recording)
                     iteration = studied.recording.captured[-1]
@@ -431,6 +439,34 @@ class CapturedStep:
             return str(reason)
         except (GraphDoctorError, EmulationLimit) as error:
             return str(error)
+
+    def _proved(self, studied: Studied, takes_numbers: bool) -> tuple[WholeStep | None, str]:
+        """The graph of the step if its replays match eager, or None and how they differ.
+
+        If it takes numbers in tensors, its replays have to match a step that takes floats, too.
+        """
+        session, changing = studied.session, self._changing
+        self._pool = self._pool or Pool()
+        outcome, made = prove_whole_step(session, ran=studied.ran, pool=self._pool)
+        found = outcome.verification
+        if made is not None and takes_numbers:
+
+            def with_floats(*args: Any, **kwargs: Any) -> object:
+                args, kwargs = changing.with_floats(args, kwargs)
+                return session.target.step(*args, **kwargs)
+
+            found = verify_whole_step(
+                replace(session.target, step=with_floats),
+                made,
+                session.batches_for_proof(),
+                exact=False,
+                now=session.start,
+                meeting=session.device.meeting,
+            )
+            if found.status != "verified":
+                made.release()
+                made = None
+        return made, found.reason if found is not None else outcome.reason
 
     def _stranger_to_python(self) -> str:
         """Which code, but for the step's own function, may read the numbers that the step changes."""

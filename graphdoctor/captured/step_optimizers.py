@@ -30,14 +30,27 @@ def scalers_in(roots: Mapping[str, object]) -> list[torch.amp.GradScaler]:
     return [scaler for scaler in found if scaler.is_enabled()]
 
 
-class _Number:
+class FilledNumber:
+    """A number that a graph reads from a tensor on the GPU, and the value that the tensor has."""
+
+    def __init__(self, value: float, device: torch.device) -> None:
+        self.filled = value
+        with torch.inference_mode(False):  # calls outside it fill the tensor, too
+            self.tensor = torch.tensor(value, dtype=torch.float32, device=device)
+
+    def fill(self, value: float) -> None:
+        """Write a value that is not there yet."""
+        if value != self.filled:
+            self.tensor.fill_(value)
+            self.filled = value
+
+
+class _Option(FilledNumber):
     """An option of a parameter group that a graph reads from a tensor on the GPU."""
 
     def __init__(self, group: Group, option: str) -> None:
         self.group, self.option = group, option
-        self.filled = self.now
-        device = group["params"][0].device
-        self.tensor = torch.tensor(self.filled, dtype=torch.float32, device=device)
+        super().__init__(self.now, group["params"][0].device)
 
     @property
     def now(self) -> float:
@@ -64,12 +77,12 @@ class Numbers:
         self, optimizers: Sequence[torch.optim.Optimizer], *, is_scaled: bool = False
     ) -> None:
         self._is_scaled = is_scaled
-        self._numbers: list[_Number] = []
+        self._numbers: list[_Option] = []
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 takes_tensor = isinstance(optimizer, _TENSOR_RATE) or group.get("fused")
                 if isinstance(group.get(_RATE), (int, float)) and takes_tensor and _on_gpu(group):
-                    self._numbers.append(_Number(group, _RATE))
+                    self._numbers.append(_Option(group, _RATE))
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -78,9 +91,7 @@ class Numbers:
     def fill(self) -> None:
         """Write the program's current numbers into the tensors that graphs read."""
         for number in self._numbers:
-            if (now := number.now) != number.filled:
-                number.tensor.fill_(now)
-                number.filled = now
+            number.fill(number.now)
 
     @contextmanager
     def as_tensors(self) -> Iterator[None]:
@@ -111,7 +122,7 @@ class Numbers:
         missing = [g for g in optimizer.param_groups if not self.covers(g, _BETAS) and _on_gpu(g)]
         for group in missing:
             group["foreach"] = group["fused"] = False
-            self._numbers.append(_Number(group, _BETAS))
+            self._numbers.append(_Option(group, _BETAS))
         if missing:
             optimizer._step_supports_amp_scaling = False
         return bool(missing)

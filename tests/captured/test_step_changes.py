@@ -182,9 +182,47 @@ def a_weight_is_assigned(wrap: Wrap) -> Found:
     return found, model
 
 
+def float_arguments_change(wrap: Wrap) -> Found:
+    """A loss weight and a temperature, one of which is the same in the first calls."""
+    model, optimizer = _model()
+
+    def train_step(x: torch.Tensor, weight: float, *, temperature: float) -> torch.Tensor:
+        optimizer.zero_grad()
+        y = model(x) / temperature
+        loss: torch.Tensor = (1 - weight) * y.square().mean() + weight * y.abs().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step, found = wrap(train_step), []
+    for i in range(14):
+        found.append(step(_x(i), 0.9**i, temperature=2.0 if i < 9 else 2.0 + i))
+    return found, model
+
+
+def a_float_is_no_tensor(wrap: Wrap) -> Found:
+    """No operator shows that the step computes something else with a tensor."""
+    model, optimizer = _model()
+
+    def train_step(x: torch.Tensor, weight: object) -> torch.Tensor:
+        optimizer.zero_grad()
+        scale = weight if isinstance(weight, float) else 1.0
+        loss: torch.Tensor = (scale * model(x)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step, found = wrap(train_step), []
+    for i in range(14):
+        found.append(step(_x(i), 0.5 if i % 2 else 0.25))
+    return found, model
+
+
 @pytest.mark.parametrize(
     ("loop", "replays"),
     [
+        (float_arguments_change, 9),
+        (a_float_is_no_tensor, 6),
         (the_caller_steps, 13),
         (the_caller_reads_gradients, 7),
         (weights_are_frozen, 4),
