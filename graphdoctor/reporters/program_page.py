@@ -21,6 +21,7 @@ from graphdoctor.values.report import Verdict
 
 _NOT_DIAGNOSED = "NOT DIAGNOSED"
 _WORST_FIRST: tuple[Verdict, ...] = ("unsafe", "unknown", "partly-safe", "safe")
+_TO_MEND = (VERDICTS["unsafe"][0], VERDICTS["partly-safe"][0])
 _MOST_WAITS = 6
 _LITTLE_SLOWER = 1.05
 _MOST_STEP_COLUMNS = 34
@@ -192,8 +193,10 @@ def _short_places(waits: Sequence[tuple[ProgramStep, HostWait]], base: str) -> I
 def _write_changes(page: Page, report: ProgramReport) -> None:
     """What to change in the program: the clause of each step, then the diff as frames."""
     patch = report.patch
+    is_left_out = patch is not None and patch.status == "left out"  # and says why
     for number, step in enumerate(report.steps, start=1):
-        if page.look.show_all and step.no_change:
+        is_wanted = _verdict(step) in _TO_MEND and not is_left_out
+        if step.no_change and (page.look.show_all or is_wanted):
             page.blank()
             page.hanging(f"no change (step {number}): ", step.no_change)
     if patch is None:
@@ -288,7 +291,8 @@ def _groups(steps: Sequence[ProgramStep]) -> list[tuple[list[int], ProgramStep]]
             continue
         found = tuple((one.rule, one.location, one.message) for one in active(report.findings))
         cause = report.reason if report.verdict == "unknown" else ""
-        numbers, _ = groups.setdefault((report.verdict, found, cause), ([], step))
+        same = (report.verdict, found, cause, step.is_cured)
+        numbers, _ = groups.setdefault(same, ([], step))
         numbers.append(number)
     return [*groups.values()]
 
@@ -298,9 +302,17 @@ def _write_findings_of(page: Page, numbers: Sequence[int], step: ProgramStep) ->
     report = step.report
     assert report is not None
     noun = "step" if len(numbers) == 1 else "steps"
-    prefix = f"{noun} {joined([*map(str, numbers)])}: "
+    whose = f"{noun} {joined([*map(str, numbers)])}"
+    prefix = f"{whose}: "
     if report.verdict == "unknown":
         write_unknown(page, report, prefix=prefix)
+    if step.is_cured:
+        page.blank()
+        page.wrapped(
+            ("note", SEVERITY_STYLES["note"]),
+            (f": the change handles all findings of {whose}: they need no edit by hand", ""),
+            indent=4,
+        )
     write_findings(page, report, prefix=prefix, with_notes=False)
     write_wrong_replay(page, report, prefix=prefix)
 

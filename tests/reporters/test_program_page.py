@@ -64,6 +64,14 @@ def test_a_change_that_was_not_tried_says_how_to_try_it() -> None:
     assert "Try the change: add --diff fix.diff." in page
 
 
+def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:
+    cured, other = replace(step_of(COMPARED), is_cured=True), step_of(COMPARED)
+    page = program_page.render(of_program(cured, other), Look(base=BASE))
+    note = "note: the change handles all findings of step 1: they need no edit by hand\n"
+    assert page.count(note) == 1 and page.index(note) < page.index("error[GD101]: step 1: ")
+    assert "error[GD101]: step 2: " in page
+
+
 def test_a_change_that_was_left_out_is_headed_so_and_says_why() -> None:
     patch = Patch("left out", tried="Step 1: a schedule changes the learning rate.")
     page = program_page.render(replace(of_program(step_of(SAFE)), patch=patch), Look(base=BASE))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -30,10 +30,14 @@ _MOST_ROUNDED = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """Whether the changed program gave the same results, and what shows it; its speedup where it was timed."""
+    """Whether the changed program gave the same results, and what shows it; its speedup where it was timed.
+
+    `all_replayed`: nothing that the change captures stayed eager in all calls.
+    """
 
     is_same: bool
     sentence: str
+    all_replayed: bool = False
     speedup: Range | None = None
 
 
@@ -93,7 +97,7 @@ def likeness(
         return weights
     printed = _printed(len(lines), different, rounds=rounds) if lines else ""
     clauses = (printed, weights.sentence, _replayed(changed))
-    return Likeness(True, f"{'; '.join(filter(None, clauses))}.")
+    return Likeness(True, f"{'; '.join(filter(None, clauses))}.", changed.all_replayed)
 
 
 def with_times(found: Likeness, plain: Sequence[Run], changed: Sequence[Run]) -> Likeness:
@@ -112,7 +116,7 @@ def with_times(found: Likeness, plain: Sequence[Run], changed: Sequence[Run]) ->
     if speedup.mid < 1.0:
         return Likeness(False, f"The changed program is slower: a step takes {times}, {timed}.")
     sentence = f"{found.sentence.rstrip('.')}; a step takes {times}, {timed}."
-    return Likeness(True, sentence, speedup)
+    return replace(found, sentence=sentence, speedup=speedup)
 
 
 def needs_another(plain: Run, changed: Run) -> bool:

@@ -19,8 +19,9 @@ from graphdoctor.strategies.patch.source import (
     folder_for,
     unified,
 )
-from graphdoctor.values.figures import Range
+from graphdoctor.values.figures import Range, ratio_range
 from graphdoctor.values.program import Exactness, Patch, ProgramReport, ProgramStep
+from graphdoctor.values.sweep import SMALLEST_GAIN
 
 Progress = Callable[[str], None]
 _FAILED = ("raised", "interrupted")
@@ -96,7 +97,10 @@ def _proposals(
     kept = tuple(each for each in found if _is_allowed(each, allowed))
     if found and not kept:
         reason = f"{found[0].edit} is {found[0].exactness}, which --allow {allowed} leaves out"
-    return kept, reason
+    slow = [each.gain for each in kept if each.gain and each.gain.mid < SMALLEST_GAIN]
+    if slow and len(slow) == len(kept):
+        reason = f"not worth it: predicted {ratio_range(slow[0])}"
+    return tuple(each for each in kept if each.gain not in slow), reason
 
 
 def _is_allowed(proposal: Proposal, allowed: Exactness) -> bool:
@@ -207,12 +211,15 @@ def tried(
     report = _written(report, made, reasons, task.folder, is_plain=choice.is_plain)
     if not found.is_same or report.patch is None:
         return replace(report, patch=Patch("left out", tried=found.sentence))
+    captured = {number for number, each in made.proposals.items() if each.covers is not None}
+    cured = captured if found.all_replayed else set()
+    steps = tuple(replace(step, is_cured=n in cured) for n, step in enumerate(report.steps))
     failed = [f"{why}." for number, why in reasons.items() if report.steps[number].change]
     sentence = " ".join([found.sentence, *(f"Not kept: {why}" for why in failed)])
     patch = replace(report.patch, status="same results", tried=sentence)
     if found.speedup is not None:
         patch = replace(patch, speedup=found.speedup, is_measured=True)
-    return replace(report, patch=patch)
+    return replace(report, steps=steps, patch=patch)
 
 
 def _has_others(choice: Choice) -> bool:

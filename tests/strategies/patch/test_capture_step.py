@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from graphdoctor.reporters import program_page
+from graphdoctor.reporters.look import Look
 from graphdoctor.strategies.patch.edits.capture_step import CaptureStep
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.made import with_patch
 from graphdoctor.strategies.patch.source import changed_sources, unified
+from graphdoctor.values.figures import Range
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location
-from tests.support.reports import HOST_READ, PARTLY_SAFE, step_of
+from graphdoctor.values.program import ProgramStep
+from tests.support.reports import ESTIMATE, HOST_READ, PARTLY_SAFE, of_program, step_of
 
 # Marked lines are the first and the last of the step; what is printed has to stay.
 HEAD = """\
@@ -324,7 +329,7 @@ for x, y in data:
 }
 
 
-def proposal(file: Path, source: str, *findings: Finding) -> Proposal:
+def step_in(file: Path, source: str, *findings: Finding) -> ProgramStep:
     file.write_text(source, encoding="utf-8")
     lines = source.split("\n")
     first, last = (
@@ -334,14 +339,17 @@ def proposal(file: Path, source: str, *findings: Finding) -> Proposal:
     functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
     around = [f.name for f in functions if f.lineno < first <= (f.end_lineno or 0)]
     name = around[-1] if around else "<module>"
-    step = replace(
+    return replace(
         step_of(replace(PARTLY_SAFE, findings=findings)),
         location=Location(str(file), first, name),
         last_line=last,
         mode="training",
         host_values=("weight", "chosen"),
     )
-    return CaptureStep().propose(step)
+
+
+def proposal(file: Path, source: str, *findings: Finding) -> Proposal:
+    return CaptureStep().propose(step_in(file, source, *findings))
 
 
 def printed(source: str) -> str:
@@ -385,6 +393,18 @@ def test_distributions_are_not_checked_in_a_captured_step(tmp_path: Path) -> Non
 def test_a_step_that_no_function_can_be_is_left_alone(words: str, tmp_path: Path) -> None:
     with pytest.raises(NoProposal, match=words.replace("(", "\\(")):
         proposal(tmp_path / "program.py", REFUSED[words])
+
+
+def test_a_step_that_gets_no_faster_is_not_changed(tmp_path: Path) -> None:
+    step = step_in(tmp_path / "a.py", PROGRAMS["a loop that reads its loss in the middle"])
+    assert step.report is not None
+    slow = replace(ESTIMATE, whole_speedup=Range(0.94, 0.99, 1.04))
+    step = replace(step, report=replace(step.report, estimate=slow))
+    report, choice = with_patch(of_program(step), str(tmp_path))
+    assert choice.is_empty and report.patch is None
+    page = program_page.render(report, Look())
+    assert "no change (step 1): not worth it: predicted 0.99x (0.94x to 1.04x)\n" in page
+    assert "Try the change" not in page and "1 change" not in page
 
 
 def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None:

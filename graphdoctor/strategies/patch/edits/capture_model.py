@@ -13,13 +13,13 @@ from graphdoctor.strategies.patch.source import (
     Import,
     source_of,
 )
-from graphdoctor.values.figures import Range, ratio_range, ratio_text
+from graphdoctor.values.figures import Range, ratio_range
 from graphdoctor.values.locations import is_library
 from graphdoctor.values.program import CalledModule, Exactness, ProgramStep
 from graphdoctor.values.report import Report
 from graphdoctor.values.speed import StrategyOutcome
+from graphdoctor.values.sweep import SMALLEST_GAIN
 
-_LEAST_GAIN = 1.05
 _NOT_TRIED = ("planned", "timed-out")  # the changed program itself is then the proof
 
 
@@ -95,10 +95,8 @@ def _figure(row: StrategyOutcome) -> str:
         return f"{ratio_range(measured)}, measured"
     if row.predicted is None:
         return "no gain is predicted or measured"
-    if row.predicted.mid < _LEAST_GAIN:
-        raise NoProposal(
-            f"the predicted speedup of per-module graphs is only {ratio_text(row.predicted.mid)}"
-        )
+    if row.predicted.mid < SMALLEST_GAIN:
+        raise NoProposal(f"not worth it: predicted {ratio_range(row.predicted)}")
     return f"{ratio_range(row.predicted)}, predicted"
 
 
