@@ -166,7 +166,7 @@ def _timed(turns: list[Turn], results: Results, ends: float) -> list[Cell]:
 
 def _taken(turn: Turn, ends: float) -> dict[str, Any]:
     if turn.is_late:
-        return {"error": "it was not prepared in time beside the others"}
+        return {"error": "preparing it with the other strategies took too long"}
     if time.monotonic() > ends:
         turn.end()
         return {"error": "the call ended before its turn"}

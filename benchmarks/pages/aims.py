@@ -28,7 +28,7 @@ _HOST_US = 20.0  # what copies of a few inputs and the launch of a graph keep th
 _NOT_RUN = "no run has come to it"
 _WAIT_US = 100.0  # until a first graph runs on an idle device, and until the host has seen its end
 
-# Looked at by hand where the rows do not tell: the kernels of replays in a row, on an idle H200.
+# Looked at by hand if the rows show no reason: the kernels of replays in a row, on an idle H200.
 _LOOKED_AT = {
     "learning.py:graph": "looked at alone on 2026-11-23 (torch 2.11), three such calls in a row took 226 µs each, 1.08"
     " times, with 0.3 µs between kernels; the row was timed in turns with eager, while other processes held memory of"
@@ -118,7 +118,7 @@ def _why_idle(row: StrategyOutcome, otherwise: str) -> str:
     if timed.graph_us <= _HOST_US:
         return (
             f"{times}: copying the inputs in and launching a graph keep the host for longer than these"
-            " kernels take, so that no graph can be at the device's time"
+            " kernels take, so no graph can reach the device's time"
         )
     if idle_us * calls <= _WAIT_US:
         return (
@@ -146,7 +146,7 @@ def _unmeasured(found: Sequence[Compared], planned: Planned) -> Iterator[Cells]:
         for case, name in left
     )
     yield (
-        "every cell that is asked for is measured",
+        "every planned cell is measured",
         f"{len(cells) - len(left)} of {len(cells)}; without a result: {said}",
         f"{', '.join(f'{reason} ({count})' for reason, count in reasons.most_common())}; `{SLOWEST}` times kernels on"
         " the GPU for minutes before it is ready",

@@ -1,4 +1,4 @@
-"""Measured speed-ups -> docs/results.svg: one line a workload, a dot a strategy, on a logarithmic axis."""
+"""Measured speedups -> docs/results.svg: one line a workload, a dot a strategy, on a logarithmic axis."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _WIDTH, _LEFT, _RIGHT, _LINE, _TOP, _BOTTOM = 860, 250, 190, 17, 56, 30
 _LOW, _TICKS = 0.5, (0.5, 1, 2, 5, 10, 20)
 _GROUPS = {
     "compiled by Inductor, inside our graph": ("#c2410c", ("compiled-whole", "compiled-split")),
-    "the step as it is, as one or two graphs": ("#1d4ed8", ("whole", "split-step")),
-    "parts of it as graphs": ("#0f766e", ("modules", "segments")),
+    "the whole step as one or two graphs": ("#1d4ed8", ("whole", "split-step")),
+    "regions of the step as graphs": ("#0f766e", ("modules", "segments")),
     "torch.compile and TorchScript": ("#9ca3af", ()),
 }
 _OTHERS = "#9ca3af"
@@ -30,8 +30,8 @@ def chart(found: Sequence[Compared]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}"'
         ' font-family="sans-serif" font-size="11">',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        '<text x="10" y="16" font-size="13">Speed-up over eager, with 95 % intervals; recommended is what has a ring'
-        "</text>",
+        '<text x="10" y="16" font-size="13">Speedup over eager, with 95 % intervals; a ring marks the recommended'
+        " strategy</text>",
         *_legend(),
         *_axis(height),
     ]
@@ -64,7 +64,7 @@ def _row(y: int, one: Compared) -> Iterator[str]:
     advice = one.recommendation
     chosen = advice.strategy if advice is not None else ""
     yield f'<text x="10" y="{y}">{escape(one.name)}</text>'
-    # The recommended one last, so that it lies on top.
+    # The recommended strategy last, on top of the others.
     for row in sorted(one.measured, key=lambda row: row.strategy == chosen):
         yield from _dot(y, row.strategy, one.speedup(row), is_chosen=row.strategy == chosen)
 

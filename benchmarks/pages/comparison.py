@@ -15,10 +15,10 @@ from graphdoctor.values.figures import Range
 from graphdoctor.values.speed import Recommendation, StrategyOutcome
 
 NAMES = tuple(strategy.name for strategy in STRATEGIES)
-_NOISY = 1.25  # eager's time beside a row over the least beside any: the host did other work, too
-_BUSY = 0.9  # of a step in which the device is busy for so long, a slower host does not tell
+_NOISY = 1.25  # eager's time next to a row over the least of all rows: the host did other work, too
+_BUSY = 0.9  # if the device is busy for this share of a step, a slower host changes nothing
 
-Planned = Mapping[str, Sequence[str]]  # the strategies that are asked for, by workload
+Planned = Mapping[str, Sequence[str]]  # the strategies to measure, by workload
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Compared:
 
     @property
     def rows(self) -> list[StrategyOutcome]:
-        """In the order of what they ask for."""
+        """In the order of what they require."""
         return [self.outcomes[name] for name in NAMES if name in self.outcomes]
 
     @property
@@ -56,7 +56,7 @@ class Compared:
         return recommend([row for row in self.rows if self.is_quiet(row)], ())
 
     def is_quiet(self, row: StrategyOutcome) -> bool:
-        """Whether it was timed, and either the device decided its time, or the host was as fast as beside others."""
+        """Whether it was timed, and the device decided its time, or the host was as fast as next to other rows."""
         times = [one.measurement.eager_us for one in self.rows if one.measurement is not None]
         if row.measurement is None:
             return False
@@ -99,33 +99,32 @@ def compared(rows: Sequence[Row]) -> list[Compared]:
 
 
 def _reason(row: Row) -> str:
-    beside = "" if row.get("alone") else ", beside others"
+    others = "" if row.get("alone") else ", while others ran"
     if row.get("exit", 0) < 0:
-        return f"ended by signal {-row['exit']}{beside}"
+        return f"ended by signal {-row['exit']}{others}"
     return str(row["error"].strip().splitlines()[-1])
 
 
-LEGEND = """Time of one step and speed-up over eager; in bold what is recommended. Each was timed interleaved with eager
-in a process of its own, and eager's time is the median of those processes where it was at most {noisy:.2f} times the
-least: it is the host's, which differed between runs and cores. Of what is not verified no time counts.
+LEGEND = """Time of one step and speedup over eager; the recommended strategy is in bold. Each strategy was timed
+interleaved with eager in a separate process. Eager's time depends on the host, which differed between runs and cores:
+the column has the median of the processes in which it was at most {noisy:.2f} times the least. Only verified strategies
+have a time.
 
-- `-`: not asked. {not_asked}
-- *not run*: asked for, and no run has come to it.
-- †: the step leaves the device idle for over {idle:.0%} of it, and eager was slower beside it than elsewhere, so that
-  the host did other work. It is neither recommended nor drawn.
+- `-`: not planned. {not_asked}
+- *not run*: planned, and no run has reached it.
+- †: the step leaves the device idle for over {idle:.0%} of the time, and eager was slower next to this strategy than
+  next to others, which shows that the host did other work. The strategy is neither recommended nor drawn.
 - Any other word says why there is no time; [the reasons](#not-verified-or-not-measured) follow below.
 """
 _NOT_ASKED = {
     ("split-step", "compiled-split"): "only a step that trains has a backward pass to split off",
-    ("whole", "compiled-whole"): "the step is known to hold what no graph can",
+    ("whole", "compiled-whole"): "the step has operators that no graph can contain",
     (
         "modules",
     ): "nothing is published for parts of these samples, which are measured as the published figures were",
-    (
-        "segments",
-    ): "parts of a step are for those that cannot be one graph; what earlier runs measured of them stands"
+    ("segments",): "they are for steps that cannot be one graph; measurements of earlier runs are"
     " [below](#every-workload-in-every-strategy)",
-    ("script", "script-graph"): "TorchScript is measured where the published figures are of it",
+    ("script", "script-graph"): "TorchScript is measured only for published TorchScript figures",
 }
 
 

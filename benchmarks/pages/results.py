@@ -1,4 +1,4 @@
-"""benchmarks/data/results/*.jsonl -> docs/results.md: each published figure beside ours, and every strategy's row.
+"""benchmarks/data/results/*.jsonl -> docs/results.md: each published figure and ours, and every strategy's row.
 
     python benchmarks/pages/results.py
 
@@ -35,10 +35,11 @@ MISSING = "not yet measured"
 
 INTRODUCTION = """# Results on a GPU
 
-How long one step takes as it is, and how long in each way to run it faster: ours, and those of PyTorch's compilers.
-Speed-ups are wall-clock, interleaved with eager, inputs copied in, with the 95 % interval of the median;
-[measuring.md](measuring.md) says how. Each strategy of each workload was a process of its own: they built, compiled,
-captured and verified side by side, with the compilers' caches shared, and were then timed one after the other, alone.
+The time of one eager step, and of the same step with each strategy: graphdoctor's and those of PyTorch's compilers.
+Speedups are wall-clock, interleaved with eager, with inputs copied in, and with the 95 % interval of the median.
+[measuring.md](measuring.md) describes the method. Each strategy of each workload ran in a separate process. The
+processes built, compiled, captured and verified side by side, with shared compiler caches. They were then timed one
+after the other, alone.
 
 Made by `make results` from `benchmarks/data/results/`, which `python benchmarks/gpu/strategies.py` writes.
 """
@@ -65,12 +66,12 @@ def _machine_page(rows: list[Row]) -> str:
     lines = [
         *headline(rows),
         *(reached(cells) if cells else ()),
-        f"![Speed-up over eager with its 95 % interval, for each strategy of each workload]({CHART.name})\n",
+        f"![Speedup over eager with its 95 % interval, for each strategy of each workload]({CHART.name})\n",
         "### The comparison\n",
         *comparison(cells, planned),
         "### What missed its aim\n",
         *missed(cells, planned),
-        "### Published figures beside ours\n",
+        "### Published figures and ours\n",
         *table(
             ("workload", "published on", "published", "strategy", "measured here", "predicted"),
             _published(found),
@@ -91,7 +92,7 @@ def _machine_page(rows: list[Row]) -> str:
 
 
 def _by_case(rows: list[Row]) -> dict[str, Row]:
-    """What is known of each case. Cells of the comparison stand in the place of older rows of theirs."""
+    """What is known of each case. Cells of the comparison replace their older rows."""
     whole = (*_whole_samples(), *(row for row in rows if "strategy" not in row))
     found = {row["case"]: row for row in whole if "case" in row}
     for one in compared(rows):
@@ -204,11 +205,10 @@ def _accuracy(found: dict[str, Row]) -> Iterator[str]:
     yield "From one eager step's times on that GPU and its operators:\n"
     yield from _errors(list(_pairs(found, from_operators=False)))
     yield (
-        "The ranges are those that were printed then; how far off these predictions were has been put into"
-        " the width of the ranges since: [prediction.md](prediction.md) has what predictions of today make of all"
-        " these steps.\n"
+        "The ranges are those that were printed then. The errors of these predictions are in the width of later"
+        " ranges: [prediction.md](prediction.md) has the current predictions of all these steps.\n"
     )
-    yield "From the operators alone, with nothing known of the host, as where no GPU is:\n"
+    yield "From the operators alone, with an unknown host, as on a machine without a GPU:\n"
     yield from _errors(list(_pairs(found, from_operators=True)))
 
 
@@ -224,8 +224,8 @@ def _errors(pairs: list[tuple[str, str, Row, Row]]) -> Iterator[str]:
         if _wrong_sign(guess["mid"], timed["speedup"])
     ]
     yield (
-        f"{len(pairs)} speed-ups were predicted and measured: median error {median(errors):.0%}, largest"
-        f" {max(errors):.0%}; {inside} of {len(pairs)} measurements lie in the predicted range."
+        f"{len(pairs)} speedups were predicted and measured: median error {median(errors):.0%}, largest"
+        f" {max(errors):.0%}; {inside} of {len(pairs)} measurements are in the predicted range."
     )
     yield f"Wrong sign outside 5 %: {'; '.join(wrong) if wrong else 'none'}.\n"
 
@@ -270,7 +270,7 @@ def _speedup(outcome: Row) -> float:
 
 
 def _fast_us(outcome: Row) -> float:
-    """Time of the step itself: eager differs between processes, so that ratios to it do not compare."""
+    """Time of the step itself: eager differs between processes, so ratios to it do not compare."""
     return float(outcome["measurement"]["graph_us"])
 
 
@@ -287,7 +287,7 @@ def _sweeps(found: dict[str, Row]) -> Iterator[str]:
 
 
 def _sweep(swept: Row) -> Iterator[str]:
-    head = ("batch", "eager", "graph", "speed-up")
+    head = ("batch", "eager", "graph", "speedup")
     yield from table(head, map(_point, swept["rows"]))
     yield f"{swept['end']['sentence']}\n"
 
@@ -308,7 +308,7 @@ def _us(value: float) -> str:
 
 def _matrix(found: dict[str, Row]) -> Iterator[str]:
     head = (
-        "strategy", "verdict", "speed-up", "predicted", "launches in graphs", "prepare", "memory", "pays after", "busy",
+        "strategy", "verdict", "speedup", "predicted", "launches in graphs", "prepare", "memory", "pays after", "busy",
         "measured",
     )  # fmt: skip
     for case in workloads():
@@ -432,7 +432,7 @@ def _state(states: Sequence[Sequence[str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One figure over eager. `case` and `strategy` name the cell of ours that it is set beside."""
+    """One figure over eager. `case` and `strategy` name our cell that it is compared with."""
 
     what: str
     machine: str

@@ -17,6 +17,10 @@ _REWORDED = {
     "% lies in ": "% is in ",
     "Nobody names the cause": "No tool names the cause",
     "calls it mixed and asks for the wall time": "calls it mixed and requests the wall time",
+    "it was not prepared in time beside the others": "preparing it with the other strategies took too long",
+    "eager's own moves by up to": "eager's own result moves by up to",
+    "where its state is rounded anew before each step, so that rounding explains it and nothing can be proved": "if its"
+    " state is rounded before each step, so rounding explains the difference and the result is not verified",
     "from d736e97, but for 364 from": "from d736e97, except 364 from",
     "are asked since, because another mask than eager's cannot be told from a mistake by values": "are run since,"
     " because comparing values cannot separate another mask from a mistake",
