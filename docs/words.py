@@ -1,7 +1,6 @@
 """Fail if a string literal or a page of docs uses a word that graphdoctor's English does not use.
 
-Rooms that are not converted yet are in `_NOT_YET` with the number of such words that they have: it may
-only fall. Run by `make lint`; `python docs/words.py ROOM` lists the places of a room.
+Run by `make lint`.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,8 +20,6 @@ _BANNED = re.compile(
     re.IGNORECASE,
 )
 _CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
-_NOT_YET: dict[str, int] = {
-}
 
 
 class Place(NamedTuple):
@@ -63,39 +59,10 @@ def places() -> Iterator[Place]:
                 yield Place(str(path.relative_to(ROOT)), number, found.group().lower())
 
 
-def room_of(file: str) -> str:
-    """A folder of the package with its subfolder for reporters, or a page of docs."""
-    parts = Path(file).parts
-    if parts[0] != "graphdoctor":
-        return file
-    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
-
-
-def problems(found: list[Place]) -> list[str]:
-    """A sentence for each room with more retired words than it may have."""
-    counts = Counter(room_of(one.file) for one in found)
-    said = []
-    for room, count in sorted(counts.items()):
-        allowed = _NOT_YET.get(room, 0)
-        if count > allowed:
-            last = [one for one in found if room_of(one.file) == room]
-            shown = "; ".join(f"{one.file}:{one.line} {one.word!r}" for one in last[-5:])
-            said.append(
-                f"{room}: {count} retired words, at most {allowed} expected, such as {shown}"
-            )
-    return said
-
-
 def main() -> int:
-    found = [*places()]
-    if sys.argv[1:]:
-        for one in found:
-            if room_of(one.file) in sys.argv[1:]:
-                print(f"{one.file}:{one.line}: {one.word}")
-        return 0
-    said = problems(found)
-    print("\n".join(said) or "no retired word outside of the rooms that are not converted yet")
-    return 1 if said else 0
+    found = [f"{one.file}:{one.line}: retired word {one.word!r}" for one in places()]
+    print("\n".join(found) or "no retired word")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
