@@ -143,6 +143,7 @@ for _ in range(8):
     seen = seen.cpu()
     scores.sum().backward()
 """,
+    "the host waits for `nonzero": LOOP.format("token = model(token, token).nonzero()[0]  # call"),
     "no loop of its file": "def answer(token):\n    return model(token, token)  # call\n",
 }
 
@@ -239,15 +240,19 @@ def test_the_gpu_computes_the_action_that_the_host_reads(tmp_path: Path) -> None
     source = """\
 for _ in range(8):
     scores = model(seen, place)  # call
-    scores += torch.normal(0.0, scale)
+    scores += torch.normal(scores, 0.1)
     seen = [int(torch.argmax(scores, dim=1).cpu().numpy()[0])]
 """
     changed = _changed(tmp_path / "read.py", source)
     assert (
-        "    scores += torch.normal(0.0, scale)\n    seen = torch.argmax(scores, dim=1)\n"
+        "    scores += torch.normal(scores, 0.1)\n    seen = torch.argmax(scores, dim=1)\n"
         in changed
     )
     assert changed.endswith("decode_step(seen)\n    seen = [int(seen.cpu().numpy()[0])]\n")
+    waits = source.replace("(scores, 0.1)", "(0.0, scale)") + "    env.step(seen)\n"
+    changed = _changed(tmp_path / "waits.py", waits)
+    assert "def act(seen):\n    scores = model(seen, place)  # call\n    return scores\n" in changed
+    assert "    scores = act(seen)\n    scores += torch.normal(0.0, scale)\n" in changed
 
 
 def test_a_cache_for_each_prompt_is_named(tmp_path: Path) -> None:

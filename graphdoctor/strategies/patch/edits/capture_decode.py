@@ -10,6 +10,7 @@ import os
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
+from graphdoctor.operators import load_table
 from graphdoctor.source.trees import last_name
 from graphdoctor.strategies.patch.edits.capture_model import gain_of_modules
 from graphdoctor.strategies.patch.edits.capture_step import CAPTURE, Extraction, codes_in
@@ -74,7 +75,7 @@ class CaptureDecode:
             name, last_line, code = function.name, function.end_lineno or 0, [*function.body]
             acts = False
         else:
-            acts = _trains(span.loop)
+            acts = _acts(span.loop)
             span = _to_the_token(span)
             code = [*span.block[span.first : span.last + 1]]
             parts = as_one_group(code, text)
@@ -143,12 +144,21 @@ def _trains(loop: ast.AST | None) -> bool:
     return loop is not None and "backward" in called(loop)
 
 
+def _acts(loop: ast.AST | None) -> bool:
+    """Whether the loop gives what it computes to an environment, or trains with it."""
+    calls = (n.func for n in ast.walk(loop or ast.Pass()) if isinstance(n, ast.Call))
+    steps = (f for f in calls if isinstance(f, ast.Attribute) and f.attr == "step")
+    return _trains(loop) or any("env" in ast.unparse(each.value).lower() for each in steps)
+
+
 def _to_the_token(span: Span) -> Span:
     """With the statements below that compute with what the call gives. Raises NoProposal."""
     assert span.loop is not None
     statement = span.block[span.first]
     if not _computes(statement) and read_on_host(statement) is None:
         raise NoProposal("the statement that calls the model does more than to bind its result")
+    if waits := _waits(statement):
+        raise NoProposal(f"the host waits for `{waits}()` in the statement that calls the model")
     counters = {*_counters(span.around)}
     if counted := Names([statement]).early & counters:
         raise NoProposal(f"it reads the loop's counter `{min(counted)}`: count in a GPU tensor")
@@ -157,7 +167,9 @@ def _to_the_token(span: Span) -> Span:
     while on_gpu and last + 1 < len(span.block):
         statement = span.block[last + 1]
         names = Names([statement])
-        if not names.early & made or names.early & counters or _grows(statement):
+        if not names.early & made or names.early & counters:
+            break
+        if _grows(statement) or _waits(statement):
             break
         on_gpu = _computes(statement, made)
         if not on_gpu and read_on_host(statement) is None:
@@ -221,6 +233,19 @@ def _computes(statement: ast.stmt, made: Container[str] = ()) -> bool:
     return isinstance(statement, ast.AnnAssign)
 
 
+def _waits(statement: ast.stmt) -> str:
+    """A function that it calls whose operator always makes the host wait, such as `torch.normal(0.0, scale)`."""
+    for call in (n for n in ast.walk(statement) if isinstance(n, ast.Call)):
+        name = last_name(call.func)
+        for fact in load_table().hazards.get(name, ()):
+            kinds = fact.operator.partition(f"aten.{name}.")[2].split("_")
+            given = zip(kinds, call.args, strict=False)
+            is_of_numbers = any(k == "Tensor" and isinstance(a, ast.Constant) for k, a in given)
+            if fact.when == "always" and not is_of_numbers:
+                return name
+    return ""
+
+
 def _grows(statement: ast.stmt) -> bool:
     names = Names([statement])
     return bool(called(statement) & _JOINS) and bool(names.stored & names.loaded)
@@ -274,6 +299,8 @@ def _function(span: Span, text: str) -> tuple[ast.FunctionDef, int | None]:
                 raise NoProposal(f"`{owner.name}()` has other decorators")
             if called(owner) & _ON_HOST or Names(owner.body).suspends:
                 raise NoProposal(f"`{owner.name}()` reads or shows values on the host")
+            if waits := next(filter(None, map(_waits, owner.body)), ""):
+                raise NoProposal(f"the host waits for `{waits}()` in `{owner.name}()`")
             if counters := given & {*_counters([loop])}:
                 raise NoProposal(
                     f"it is given the loop's counter `{min(counters)}`: count in a GPU tensor"
