@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import copy
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from graphdoctor.source.trees import last_name
+from graphdoctor.strategies.patch.drawn_batches import drawn_first, source_segment
 from graphdoctor.strategies.patch.edits.edit import NoProposal
 from graphdoctor.target.program.names import Names
 
@@ -40,7 +42,7 @@ class Group:
 
     `origin` are the file's own statements, of which `statements` may leave something out. The group runs where
     `test` holds, an expression of the program; None: always. There, `shown` come after it, with the source `after`.
-    `subject` is what its optimizer is called for.
+    `name` is what its function may be called, for what its optimizer is called for.
     """
 
     origin: tuple[ast.stmt, ...]
@@ -55,14 +57,15 @@ class Group:
         return Names(self.statements)
 
     @property
-    def subject(self) -> str:
+    def name(self) -> str:
         for node in (n for s in self.statements for n in ast.walk(s)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 holder = node.func.value
                 if node.func.attr == "step" and isinstance(holder, ast.Name):
                     words = holder.id.lower().split("_")
-                    return "_".join(w for w in words if w not in ("optimizer", "optim", "opt"))
-        return ""
+                    kept = [w for w in words if w not in ("optimizer", "optim", "opt")]
+                    return "_".join([*kept, "step"]) if kept else ""
+        return "" if any("backward" in called(s) for s in self.statements) else "update_parameters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ def as_one_group(statements: Sequence[ast.stmt], text: str) -> Parts:
         return Parts((_group(statements, source),), (), (), "", "")
     target, inner = found
     assert isinstance(last, ast.Assign)
-    own, value = _source(text, inner), _source(text, last.value)
+    own, value = source_segment(text, inner), source_segment(text, last.value)
     after = f"{target} = {value.replace(own, target, 1)}\n"
     shown = tuple(ast.parse(after).body)
     if isinstance(inner, ast.Name):
@@ -217,18 +220,77 @@ def _without_prepared(statements: Sequence[ast.stmt]) -> tuple[list[ast.stmt], l
 
 
 def _groups(statements: Sequence[ast.stmt], reads: set[int], source: _Source) -> Iterable[Group]:
-    """One group; a last branch that steps an optimizer by itself is one of its own, so that it stays a branch."""
-    *first, last = statements
-    is_branch = isinstance(last, ast.If) and not last.orelse and "step" in called(last)
-    if not is_branch or not any("step" in called(each) for each in first):
-        yield _group(statements, source)
-        return
-    assert isinstance(last, ast.If)
-    yield _group(first, source)
-    rest, shown, after = _without_shown(last.body, reads, source)
-    branch = _group(rest, source)
-    test = ast.get_source_segment(source.text, last.test)
-    yield replace(branch, test=test, shown=tuple(shown), after=after)
+    """One group, but for last branches that step an optimizer or update parameters, which stay branches.
+
+    Each of these is a group of its own, and so is what updates parameters after one.
+    """
+    functions, start = functions_of(source.text), len(statements)
+    while start and (_steps(statements[start - 1]) or updates(statements[start - 1], functions)):
+        start -= 1
+    while start < len(statements) and not _is_branch(statements[start]):
+        start += 1
+    if not any("step" in called(each) for each in statements[:start]):
+        start = len(statements)
+    yield _group(statements[:start], source)
+    for is_branch, several in groupby(statements[start:], _is_branch):
+        if not is_branch:
+            yield _group([*several], source)
+            continue
+        for branch in several:
+            assert isinstance(branch, ast.If)
+            rest, shown, after = _without_shown(branch.body, reads, source)
+            test = ast.get_source_segment(source.text, branch.test)
+            group = _group(rest, source)
+            code = source.comments(branch) + group.code
+            yield replace(group, code=code, test=test, shown=tuple(shown), after=after)
+
+
+def _is_branch(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and not statement.orelse
+
+
+def _steps(branch: ast.stmt) -> bool:
+    return _is_branch(branch) and "step" in called(branch)
+
+
+def functions_of(text: str) -> dict[str, ast.FunctionDef]:
+    return {n.name: n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)}
+
+
+def updates(statement: ast.stmt, functions: Mapping[str, ast.FunctionDef]) -> bool:
+    """Whether it only changes tensors in place, in loops over them: in the step, or in a function of its file."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        function = functions.get(last_name(statement.value.func))
+        body = function.body if function is not None else []
+        return any(not _is_text(each) for each in body) and all(
+            _is_text(each) or updates(each, {}) for each in body
+        )
+    if isinstance(statement, ast.For):
+        *named, last = statement.body
+        names_tensors = all(
+            _is_in_place(n) or (isinstance(n, ast.Assign) and called(n) <= {"detach"})
+            for n in named
+        )
+        return names_tensors and not statement.orelse and (_is_in_place(last) or updates(last, {}))
+    is_block = isinstance(statement, ast.If) and not statement.orelse
+    if isinstance(statement, ast.With):
+        is_block = called(statement.items[0].context_expr) == {"no_grad"}
+    if isinstance(statement, (ast.If, ast.With)):
+        return is_block and all(updates(each, functions) for each in statement.body)
+    return False
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _is_in_place(statement: ast.stmt) -> bool:
+    """Whether it only calls a method such as `mul_()`, without a look from the host."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or called(call) & (_READS | _SHOWS):
+        return False
+    name = last_name(call.func)
+    return name.endswith("_") and not name.startswith("_")
 
 
 def _group(statements: Sequence[ast.stmt], source: _Source) -> Group:
@@ -297,7 +359,7 @@ def with_inputs_apart(group: Group, varying: set[str]) -> tuple[Group, dict[str,
         if not isinstance(node, ast.Call) or not _makes_tensor(node, free):
             waiting += () if isinstance(node, ast.JoinedStr) else ast.iter_child_nodes(node)
             continue
-        expression = _source(group.code, node)
+        expression = source_segment(group.code, node)
         own = sorted(Names([ast.Expr(node)]).loaded & varying)
         known = (name for name, each in brought.items() if each == expression)
         name = next(known, own[0] if len(own) == 1 else "noise" if called(node) & _DRAWS else "")
@@ -455,101 +517,3 @@ class _Source:
         last = self._lines[(statement.end_lineno or statement.lineno) - 1].encode()
         after = last[statement.end_col_offset :].strip()
         return not before.strip() and (not after or after.startswith(b"#"))
-
-
-_NAME = "batches"
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnFirst:
-    """`before` draws all batches into a list; `loop` runs the passes over it, with `code` at the left margin.
-
-    `name` is that of the list, the only thing that the loop reads of it; `bound` are the names that `before`
-    binds to the batch of the next step.
-    """
-
-    name: str
-    bound: frozenset[str]
-    before: str
-    loop: ast.For
-    code: str
-
-
-def drawn_first(loop: ast.stmt, text: str, taken: set[str]) -> DrawnFirst | None:
-    """None for a statement that is no such loop."""
-    if not isinstance(loop, ast.For) or loop.orelse or _NAME in taken:
-        return None
-    if loop.body[0].lineno == loop.lineno or "\n" in _source(text, loop.iter):
-        return None
-    for number, statement in enumerate(loop.body):
-        target = _drawn(statement, loop)
-        if target is None:
-            continue
-        rest = [*loop.body[:number], *loop.body[number + 1 :]]
-        target_code, iter_code = _source(text, loop.target), _source(text, loop.iter)
-        draw = _source(text, statement.value)  # type: ignore[attr-defined]
-        is_first = number == 0 and not Names([loop]).early & {*_names(target)}
-        is_counted = bool(Names(rest).loaded & {*_names(loop.target)})
-        batch = _source(text, target)
-        over = f"for {batch} in {_NAME}:"
-        if is_counted:
-            counted = f"({batch})" if isinstance(target, ast.Tuple) else batch
-            over = f"for {target_code}, {counted} in enumerate({_NAME}):"
-            if not iter_code.startswith("range(") or "," in iter_code:
-                return None
-        first = f"({batch})" if isinstance(target, ast.Tuple) else batch
-        header = f"for {target_code} in {iter_code}"
-        before = (
-            f"{_NAME} = [{draw} {header}]\n"
-            if is_first
-            else f"{_NAME} = [{first}]\n{header}:\n    {_NAME}.append({draw})\n{batch} = {_NAME}.pop()\n"
-        )
-        code = _without(loop, statement, over, text)
-        bound = frozenset() if is_first else frozenset(_names(target))
-        return DrawnFirst(_NAME, bound, before, _parsed(code), code)
-    return None
-
-
-def _drawn(statement: ast.stmt, loop: ast.For) -> ast.expr | None:
-    """What a statement binds, where it only draws the batch of a pass."""
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return None
-    call, names = statement.value, _names(statement.targets[0])
-    if not isinstance(call, ast.Call) or not names:
-        return None
-    others = Names([each for each in loop.body if each is not statement])
-    is_free = not Names([statement]).loaded & others.stored and not {*names} & others.stored
-    last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    draws = last in ("next", "sample") or "batch" in last
-    return statement.targets[0] if is_free and draws and {*names} <= others.loaded else None
-
-
-def _names(target: ast.expr) -> list[str]:
-    """The names of a target; none of one that has other parts."""
-    parts: Sequence[ast.expr] = target.elts if isinstance(target, ast.Tuple) else [target]
-    names = [part.id for part in parts if isinstance(part, ast.Name)]
-    return names if len(names) == len(parts) else []
-
-
-def _without(loop: ast.For, drawn: ast.stmt, header: str, text: str) -> str:
-    """The loop's lines with another header, without the drawing and the comment above it."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    first, last = drawn.lineno, drawn.end_lineno or drawn.lineno
-    while lines[first - 2].strip().startswith("#"):
-        first -= 1
-    kept = [
-        lines[number - 1][loop.col_offset :]
-        for number in range(loop.lineno + 1, (loop.end_lineno or 0) + 1)
-        if not first <= number <= last
-    ]
-    return "\n".join([header, *kept]) + "\n"
-
-
-def _source(text: str, node: ast.AST) -> str:
-    return ast.get_source_segment(text, node) or ""
-
-
-def _parsed(code: str) -> ast.For:
-    loop = ast.parse(code).body[0]
-    assert isinstance(loop, ast.For)
-    return loop

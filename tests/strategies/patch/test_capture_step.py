@@ -133,6 +133,38 @@ for step, (x, y) in enumerate(data):
                 alpha = tuned.exp().item()  # last
     print(step, q_loss.item(), round(float(alpha), 6), actor_loss.item(), tuned.item())
 """,
+    "networks that follow the trained one": HEAD
+    + """\
+import copy
+
+target, average, share = copy.deepcopy(model), copy.deepcopy(model), 0.25
+
+
+def follow(behind, ahead):
+    \"\"\"A moving average.\"\"\"
+    with torch.no_grad():
+        for ours, theirs in zip(behind.parameters(), ahead.parameters()):
+            new = theirs.detach()
+            ours.lerp_(new, share)
+
+
+for step, (x, y) in enumerate(data):
+    with torch.no_grad():
+        wanted = target(x)
+    loss = (model(x) - wanted + 1).square().mean()  # first
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()  # last
+    follow(average, model)
+
+    # Every second step.
+    if step % 2 == 0:
+        for param, target_param in zip(model.parameters(), target.parameters()):
+            target_param.data.copy_(share * param.data + (1 - share) * target_param.data)
+    for param, slow_param in zip(model.parameters(), average.parameters()):
+        slow_param.data.lerp_(param.data, 0.01 * step)
+    print(step, loss.item(), target(x).sum().item(), average(x).sum().item())
+""",
     "a trainer whose step reads and sets its attributes": HEAD
     + """\
 from types import SimpleNamespace
@@ -444,6 +476,19 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
     assert "        actor_loss, tuned, alpha = actor_step(x, alpha)" in branch
     assert "    q_loss = train_step(x, alpha)" in branch
     assert "            alpha = tuned.exp().detach()  # last" in branch
+    followed = body("networks that follow the trained one")
+    assert followed[0] == "def train_step(x):"
+    assert followed[followed.index("    follow(average, model)") + 1] == "    return loss"
+    assert followed[followed.index("def update_parameters():") - 1] == "@graphdoctor.capture"
+    assert (
+        "    # Every second step."
+        in followed[: followed.index("for step, (x, y) in enumerate(data):")]
+    )
+    branch = followed.index("    if step % 2 == 0:")
+    assert followed[branch + 1 : branch + 3] == [
+        "        update_parameters()",
+        "    for param, slow_param in zip(model.parameters(), average.parameters()):",
+    ]
     host = body("a weight that changes and indices of NumPy")
     assert "    loss = train_step(" in host
     assert [line.strip() for line in host if "as_tensor(chosen" in line] != []

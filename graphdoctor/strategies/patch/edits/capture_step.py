@@ -25,8 +25,10 @@ from graphdoctor.strategies.patch.step_parts import (
     Group,
     Parts,
     called,
+    functions_of,
     leaves,
     parts_of,
+    updates,
     with_attributes_apart,
     with_inputs_apart,
 )
@@ -81,6 +83,17 @@ class CaptureStep:
             raise NoProposal("its loop is in a library")
         text = source_of(file)
         span = _span(text, step)
+        updated = _with_updates(span, text)
+        try:
+            return self._proposal(step, text, updated)
+        except NoProposal:
+            if updated is span:
+                raise
+            return self._proposal(step, text, span)
+
+    def _proposal(self, step: ProgramStep, text: str, span: Span) -> Proposal:
+        assert step.report is not None
+        file = step.location.file
         if (function := _whole_function(span)) is not None:
             self._wrapper.check([function])
             at = At(file, function.lineno, function.col_offset)
@@ -109,7 +122,7 @@ class CaptureStep:
             changes,
             f"{functions} {'runs' if len(names) == 1 else 'run'} the step, replayed as"
             f" {'a graph' if len(names) == 1 else 'graphs'} after the first calls{predicted}",
-            covers=(file, range(span.first_line, step.last_line + 1)),
+            covers=(file, range(span.first_line, span.last_line + 1)),
             gain=gain,
         )
 
@@ -141,6 +154,23 @@ def _with_targets(span: Span) -> Span:
             break
         span = replace(span, first=span.first - 1)
     return span
+
+
+def _with_updates(span: Span, text: str) -> Span:
+    """With the statements just below that update parameters, such as a target network's or an average's.
+
+    One that reads what the loop binds in each step is none: a decay that changes would be frozen.
+    """
+    functions, last = functions_of(text), span.last
+    while last + 1 < len(span.block) and updates(span.block[last + 1], functions):
+        below = span.block[last + 1]
+        inner = below.body if isinstance(below, ast.If) else [below]
+        if Names(inner).early & names_outside(span.loop or span.owner, [below], ast.Store):
+            break
+        last += 1
+    if last == span.last:
+        return span
+    return replace(span, last=last, last_line=span.block[last].end_lineno or 0)
 
 
 def codes_in(code: CodeType) -> Iterable[CodeType]:
@@ -339,7 +369,7 @@ class Extraction:
         is_camel = camel > sum("_" in name.strip("_") for name in functions)
         made: list[str] = []
         for group in self.parts.groups:
-            own = (f"{group.subject}_step",) if len(self.parts.groups) > 1 and group.subject else ()
+            own = (group.name,) if len(self.parts.groups) > 1 and group.name else ()
             for name in (*own, *self.stems):
                 first, *others = name.split("_")
                 written = first + "".join(map(str.title, others)) if is_camel else name
