@@ -119,7 +119,8 @@ def rebuild(
     if public := [n for n in rebound if not local(n)]:
         body.append(ast.Global(public))
     body += [_Leaving().visit(copy.deepcopy(each)) for each in span.statements]
-    returned = variables.returned
+    # What the step rebinds is its state, also where the program resets it between some steps.
+    returned = [n for n in variables.returned if n not in rebound]
     results = ast.Dict([ast.Constant(n) for n in returned], [_name(n) for n in returned])
     body.append(ast.Return(results))
     step = _function(_OURS, inputs, body, span.first_line)

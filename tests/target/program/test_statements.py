@@ -85,6 +85,27 @@ def test_a_step_of_a_function_changes_copies_of_its_variables(tmp_path: Path) ->
     assert made.cells["total"].cell_contents == 16
 
 
+def test_a_counter_that_the_program_resets_is_state_unless_each_step_is_given_it(
+    tmp_path: Path,
+) -> None:
+    """A replay that leaves it as it was is a remark, as for a counter that nobody resets."""
+    source = """\
+def train(n, seen):
+    for i in range(n):
+        y = 2 * i
+        seen += y
+        if i % 8 == 0:
+            print(seen, y)
+            seen = 0
+"""
+    span = span_of(code_of(tmp_path, source, "train"), 3, 4)
+    values = {"i": 3, "seen": 5}
+    made = rebuild(span, variables_of(span), values, inputs=("i",), namespace={})
+    assert made.step(i=3) == {"y": 6} and made.cells["seen"].cell_contents == 11
+    given = rebuild(span, variables_of(span), values, inputs=("i", "seen"), namespace={})
+    assert given.step(i=3, seen=5) == {"seen": 11, "y": 6}
+
+
 def test_continue_ends_a_rebuilt_step(tmp_path: Path) -> None:
     source = "for i in data:\n    if i:\n        continue\n    out.append(i)\n"
     span = span_of(code_of(tmp_path, source), 2, 4)
