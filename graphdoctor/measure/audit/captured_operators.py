@@ -15,7 +15,7 @@ from graphdoctor.device.observe.storages import Geometry, StorageInfo, StorageTa
 from graphdoctor.device.observe.tape import Tape, TapeEntry
 from graphdoctor.device.real import reserved_memory
 from graphdoctor.measure.audit.held_outputs import uses_no_memory
-from graphdoctor.measure.audit.origins import NumberOrigin, origins_of_number
+from graphdoctor.measure.audit.places import NumberOrigin, origins_of_number
 from graphdoctor.target.frames import locate
 
 Skipped = Literal["", "random", "unseen"]

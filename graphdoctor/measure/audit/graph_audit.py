@@ -37,8 +37,7 @@ from graphdoctor.measure.audit.held_outputs import (
     Replays,
     uses_no_memory,
 )
-from graphdoctor.measure.audit.origins import roots_of, users_frames
-from graphdoctor.measure.audit.places import Key, frames_of_program
+from graphdoctor.measure.audit.places import Key, frames_of_program, roots_of, users_frames
 from graphdoctor.measure.audit.uncopied_inputs import CapturedInput, CapturedInputs, new_tensors
 from graphdoctor.measure.audit.verified_replays import ReplayVerifier
 from graphdoctor.measure.watch.profiler import Gate

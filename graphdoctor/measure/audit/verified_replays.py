@@ -32,8 +32,8 @@ from graphdoctor.measure.audit.captured_operators import (
     Operators,
     Place,
 )
-from graphdoctor.measure.audit.origins import is_modules, origins_of_tensors, roots_of, users_frames
 from graphdoctor.measure.audit.places import Place as Origin
+from graphdoctor.measure.audit.places import is_modules, origins_of_tensors, users_frames
 from graphdoctor.measure.watch.profiler import replaced
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.snapshot import plain_torch
@@ -239,9 +239,8 @@ class ReplayVerifier:
 
     def _origins(self, operators: Operators) -> Origins:
         found: Origins = defaultdict(list)
-        frames = users_frames()
         with plain_torch():
-            for origin, tensor in origins_of_tensors(roots_of(frames), frames):
+            for origin, tensor in origins_of_tensors(users_frames()):
                 if is_plain(tensor):
                     number = self._table.info(tensor).number
                     if number in operators.storages and number not in operators.made:
