@@ -398,7 +398,7 @@ _CALLS = {
     "segments": ("call_us.trained_segment", "call_us.segment_parameter"),
 }
 _WHY_WRONG = """In a small step the sign depends on the host time of a call of a region, for which there is one figure.
-The other families choose another one than all families together ({choices}).
+The other families choose a different figure than all families together ({choices}).
 How much of the error that explains was not measured.
 """
 

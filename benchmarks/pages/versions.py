@@ -141,7 +141,7 @@ def main() -> None:
     titles = {
         "failed": "What failed:",
         "mended": "What failed on that date and is mended since:",
-        "passed_alone": "What failed beside other tests and passed when it was run by itself:",
+        "passed_alone": "What failed with other tests and passed when run alone:",
     }
     for what, title in titles.items():
         if lines := list(listed(every, what)):
