@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from graphdoctor.operators import Transfer
 from graphdoctor.rules.causes.advice import for_copy
 from graphdoctor.rules.causes.copies import transfers, undoes_a_copy
+from graphdoctor.rules.causes.draws import for_drawn_copy
 from graphdoctor.rules.causes.edits import as_slice, made_on_gpu
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
@@ -60,7 +61,7 @@ class HostToDeviceCopy(RecordingRule):
                     iteration.index,
                     transfer.op,
                     _message(transfer),
-                    fix=for_copy(transfer),
+                    fix=for_drawn_copy(place) or for_copy(transfer),
                     edits=as_slice(place) if transfer.hidden else made_on_gpu(place),
                 )
 

@@ -165,6 +165,16 @@ def last_by_slice() -> object:
     return lambda x: x[:, -1:] * 1, (cuda(4, 8),)
 
 
+def by_rows_of_cpu() -> object:
+    rows = torch.tensor([2, 0, 1])
+    return lambda x: x[rows] * 2, (cuda(4, 8),)
+
+
+def by_rows_of_gpu() -> object:
+    rows = torch.as_tensor(torch.tensor([2, 0, 1]), device="cuda")
+    return lambda x: x[rows] * 2, (cuda(4, 8),)
+
+
 def zeroed() -> object:
     def step(x, i):
         y = x.clone()
@@ -431,6 +441,12 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
     ),
     ("GD101", lambda: sgd(fused=False), "fused=True", lambda: sgd(fused=True)),
     ("GD104", last_by_list, "x[:, -1:]", last_by_slice),
+    (
+        "GD104",
+        by_rows_of_cpu,
+        'Move `rows` to the GPU before the step: `rows = torch.as_tensor(rows, device="cuda")`',
+        by_rows_of_gpu,
+    ),
     ("GD104", zeroed, "index_fill_", zeroed_by_fill),
     ("GD105", element, "y[0, 0].fill_(1.0)", element_filled),
     ("GD105", jagged, "Keep the padded tensor", padded),

@@ -298,10 +298,26 @@ def for_copy(transfer: Transfer) -> str:
             "Store a GPU tensor, or store the number with index_fill_, masked_fill_ or torch.where, which "
             "make no copy."
         )
-    return (
-        "Index with a slice, x[:, -1:] instead of x[:, [-1]], or with a GPU tensor, such as a buffer of "
-        "the module."
+    return _for_index(transfer.op.location)
+
+
+def _for_index(place: Location | None) -> str:
+    """Instead of an index on the CPU: a list on the line is constant, and a variable may change."""
+    statement = statement_at(place.file, place.line) if place is not None else None
+    slices = (
+        [n.slice for n in ast.walk(statement) if isinstance(n, ast.Subscript)] if statement else []
     )
+    parts = [
+        part for each in slices for part in (each.elts if isinstance(each, ast.Tuple) else [each])
+    ]
+    if any(isinstance(part, ast.List) for part in parts):
+        return (
+            "Index with a slice, x[:, -1:] instead of x[:, [-1]], or with a GPU tensor, such as a buffer of "
+            "the module."
+        )
+    names = {ast.unparse(part) for part in parts if isinstance(part, (ast.Name, ast.Attribute))}
+    name = names.pop() if len(names) == 1 else "index"
+    return f'Move `{name}` to the GPU before the step: `{name} = torch.as_tensor({name}, device="cuda")`.'
 
 
 def for_python_data(op: Op, iteration: Iteration) -> str:

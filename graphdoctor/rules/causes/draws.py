@@ -9,6 +9,7 @@ from graphdoctor.rules.causes.difference import Difference
 from graphdoctor.rules.causes.numbers import for_number, for_size_of
 from graphdoctor.rules.causes.source import call_at
 from graphdoctor.values.host_events import PythonEvent
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op
 
 # By the last part of the name of the function that draws: the same draw on the GPU, with its arguments as `{0}`, `{1}`.
@@ -20,6 +21,8 @@ _ON_GPU: Mapping[str, str] = {
     "normalvariate": '{0} + {1} * torch.randn((), device="cuda")',
     "normal": '{0} + {1} * torch.randn((), device="cuda")',
     "randn": 'torch.randn((), device="cuda")',
+    "standard_normal": 'torch.randn((), device="cuda")',
+    "randint": 'torch.randint({0}, {1}, (), device="cuda")',
     "randrange": 'torch.randint({0}, {1}, (), device="cuda")',
     "shuffle": 'torch.randperm(n, device="cuda")',
     "sample": 'torch.randperm(n, device="cuda")[:k]',
@@ -27,16 +30,27 @@ _ON_GPU: Mapping[str, str] = {
     "choice": 'torch.randint(0, n, (), device="cuda")',
     "choices": 'torch.randint(0, n, (k,), device="cuda")',
 }
+# Of NumPy's, which draw an array if they get its size: how many arguments come before.
+_BEFORE_SIZE: Mapping[str, int] = {
+    **dict.fromkeys(("random", "rand", "randn", "standard_normal"), 0),
+    **dict.fromkeys(("uniform", "normal", "randint"), 2),
+}
 _BEFORE = "Draw before the step, and pass the value in a GPU tensor: `drawn.fill_(value)` before each replay."
 
 
 def for_draw(event: PythonEvent, reached: Difference | None) -> str:
     """For a draw of `random` or NumPy."""
-    drawn = _on_gpu(event)
+    drawn = _on_gpu(event.location, event.name)
     kept = f"Draw on the GPU: `{drawn}`." if drawn else _BEFORE
     if reached is None:
         return kept
     return _with_use(kept, reached)
+
+
+def for_drawn_copy(place: Location | None) -> str:
+    """For a copy of an array that NumPy draws on the same line; "" if none does."""
+    drawn = _on_gpu(place, "")
+    return f"Draw on the GPU: `{drawn}`." if "(size, " in drawn else ""
 
 
 def for_cpu_value(at: Op, reached: Difference | None) -> str:
@@ -60,18 +74,19 @@ def _with_use(kept: str, reached: Difference) -> str:
     )
 
 
-def _on_gpu(event: PythonEvent) -> str:
-    name = event.name.removesuffix("()").rpartition(".")[2]
-    call = call_at(event.location, name) or call_at(event.location)
-    name = call[0].rpartition(".")[2] if call is not None else name
-    given = call[1] if call is not None else ()
-    if name == "randint" and len(given) == 2:
-        is_numpy = call is not None and ("np." in call[0] or "numpy." in call[0])
-        high = given[1] if is_numpy else f"{given[1]} + 1"
-        return f'torch.randint({given[0]}, {high}, (), device="cuda")'
+def _on_gpu(place: Location | None, event: str) -> str:
+    """The draw of a line by torch. `event` names the function that drew, "" if that is not known."""
+    name = event.removesuffix("()").rpartition(".")[2]
+    called, given, keywords = call_at(place, name) or call_at(place) or (name, (), frozenset())
+    name = called.rpartition(".")[2]
+    is_numpy = "np." in called or "numpy." in called
+    if name == "randint" and len(given) > 1 and not is_numpy:
+        given = (given[0], f"{given[1]} + 1")
     if name == "randrange" and len(given) == 1:
         given = ("0", given[0])
     form = _ON_GPU.get(name, "")
-    if "{1}" in form and len(given) < 2:
+    if ("{0}" in form and not given) or ("{1}" in form and len(given) < 2):
         return ""
-    return form.format(*given) if given or "{" not in form else ""
+    if is_numpy and ("size" in keywords or len(given) > _BEFORE_SIZE.get(name, len(given))):
+        form = form.replace("()", "size", 1)
+    return form.format(*given).removeprefix("0 + 1 * ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -207,8 +208,10 @@ def reads(node: ast.AST) -> bool:
     return any(is_reading(part) for part in ast.walk(node))
 
 
-def call_at(place: Location | None, name: str = "") -> tuple[str, tuple[str, ...]] | None:
-    """The function, as written, and the positional arguments of the first call on a line of a function of this name.
+def call_at(
+    place: Location | None, name: str = ""
+) -> tuple[str, tuple[str, ...], frozenset[str | None]] | None:
+    """The function, the positional arguments and the names of the others, of the first call of this name on a line.
 
     Without a name, of the first function of a module `random`: `np.random.beta`.
     """
@@ -217,8 +220,13 @@ def call_at(place: Location | None, name: str = "") -> tuple[str, tuple[str, ...
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)
-        if called.rpartition(".")[2] == name if name else "random." in called:
-            return called, tuple(ast.unparse(each) for each in node.args)
+        if (
+            called.rpartition(".")[2] == name
+            if name
+            else re.fullmatch(r"[\w.]*random\.\w+", called)
+        ):
+            given = tuple(ast.unparse(each) for each in node.args)
+            return called, given, frozenset(each.arg for each in node.keywords)
     return None
 
 

@@ -86,6 +86,16 @@ def brightness_on_gpu():
     return lambda x: x * torch.empty((), device="cuda").uniform_(0.5, 1.5), (cuda(4, 16),)
 
 
+@DRAWS.before("GD104", 'torch.randn(size, device="cuda")', same=False)
+def noise_of_numpy():
+    return lambda x: x + torch.Tensor(np.random.normal(0, 1, (4, 16))).to(x.device), (cuda(4, 16),)
+
+
+@DRAWS.after
+def noise_of_gpu():
+    return lambda x: x + torch.randn((4, 16), device="cuda"), (cuda(4, 16),)
+
+
 @DRAWS.before("GD207", "drawn.fill_(value)", same=False)
 def mixup():
     def step(x, y):
