@@ -15,6 +15,7 @@ from graphdoctor.strategies.patch.rerun import Optimizers, Run, Task, reruns
 from graphdoctor.strategies.patch.source import (
     CannotEdit,
     Sources,
+    at_lines_before,
     changed_sources,
     folder_for,
     unified,
@@ -291,6 +292,8 @@ class _Trials:
         found = likeness(plain, changed, captures=captures)
         if needs_another(plain, changed):
             found = self._beside_controls(plain, changed, captures=captures, rounds=rounds)
+        sentence = at_lines_before(found.sentence, made.sources)
+        found = dataclasses.replace(found, sentence=sentence)
         if not found.is_same or changed.step_us is None:
             return found
         return self._timed(found, task, changed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import os
+import re
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,6 +133,29 @@ def unified(sources: Sources, folder: str) -> str:
         for file, (before, after) in sorted(sources.items())
         for line in _of_file(os.path.relpath(file, folder), before, after)
     )
+
+
+def at_lines_before(sentence: str, sources: Sources) -> str:
+    """With the lines of the files before the change: "train.py:42" is line 41 if an import was added above."""
+    for file, (before, after) in sources.items():
+        name = os.path.basename(file)
+        places = re.compile(rf"(?<![\w.]){re.escape(name)}:(\d+)")
+        for found in reversed([*places.finditer(sentence)]):
+            line = _line_before(int(found[1]), before, after)
+            where = f"{name}:{line}" if line else f"line {found[1]} of the changed {name}"
+            sentence = f"{sentence[: found.start()]}{where}{sentence[found.end() :]}"
+    return sentence
+
+
+def _line_before(line: int, before: str, after: str) -> int:
+    """The line that has the same text before the change, also if it was moved; 0 if none has."""
+    old, new = ([row.strip() for row in text.splitlines()] for text in (before, after))
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    for block in matcher.get_matching_blocks():
+        if block.b < line <= block.b + block.size:
+            return block.a + line - block.b
+    text = new[line - 1] if line <= len(new) else ""
+    return old.index(text) + 1 if old.count(text) == 1 else 0
 
 
 def folder_for(files: Iterable[str], base: str) -> str:

@@ -18,6 +18,7 @@ from graphdoctor.strategies.patch.source import (
     Decorator,
     Import,
     Instead,
+    at_lines_before,
     changed_sources,
     folder_for,
     unified,
@@ -47,6 +48,17 @@ def at(file: Path, code: str, *, end: bool = False) -> At:
 
 def changed(file: Path, *changes: Change) -> str:
     return changed_sources(changes)[str(file)][1]
+
+
+def test_a_sentence_on_the_changed_program_names_the_users_lines() -> None:
+    before = "import torch\nfor x in data:\n    loss = f(x)\n    y = 1\n"
+    after = (
+        "import torch\nimport graphdoctor\n@graphdoctor.capture\ndef step(x):\n    loss = f(x)\n    return loss\n"
+        "for x in data:\n    loss = step(x)\n    y = 1\n"
+    )
+    sources = {"/a/train.py": (before, after)}
+    said = at_lines_before("GD104 (train.py:5), train.py:9, train.py:6, my_train.py:9", sources)
+    assert said == "GD104 (train.py:3), train.py:4, line 6 of the changed train.py, my_train.py:9"
 
 
 @pytest.mark.parametrize("text", FILES.values(), ids=FILES)
