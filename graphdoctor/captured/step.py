@@ -227,6 +227,9 @@ class CapturedStep:
             if why and graph.moves_momentum(self._numbers):
                 self._forget()  # all graphs are captured again, with the momentum in a tensor
                 return self._without_graph(key, args, kwargs)
+            if why and why not in self._counted and self._results.finds_more():
+                self._forget()  # all graphs are captured again, with these attributes as inputs
+                return self._without_graph(key, args, kwargs)
             if why:
                 return self._eager(why, args, kwargs)
             return self._replay(graph, tensors, seen, args, kwargs)
@@ -320,11 +323,14 @@ class CapturedStep:
             return self._eager(f"there are {self._max_graphs} graphs already", args, kwargs)
         made = self._studied(key, args, kwargs)
         if isinstance(made, str):
-            if self._changing.are_in(args, kwargs):
-                made = f"with its changing float arguments in GPU tensors: {made}"
+            if self._takes_numbers(args, kwargs):
+                made = f"with its changing floats in GPU tensors: {made}"
                 args, kwargs = self._changing.with_floats(args, kwargs)
                 self._changing.fix()
-            self._refused[key] = made
+                if self._results.fix_numbers():
+                    self._forget()
+            else:
+                self._refused[key] = made
             if not self._graphs:
                 self.plan = CapturePlan("eager", obstacles=(made,), mode=self._mode)
             return self._eager(made, args, kwargs)
@@ -404,7 +410,7 @@ class CapturedStep:
                     studied = stages.study(target, setting)
                     if reason := next(iter(obstacles(studied)), ""):
                         return "; ".join(filter(None, (reason, self._why_no_python)))
-                    made, why = self._proved(studied, self._changing.are_in(args, kwargs))
+                    made, why = self._proved(studied, self._takes_numbers(args, kwargs))
                     if made is None:
                         return f"the capture was not proved: {why}"
                     modes.watch(studied.recording)
@@ -440,12 +446,16 @@ class CapturedStep:
         except (GraphDoctorError, EmulationLimit) as error:
             return str(error)
 
+    def _takes_numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the step computes with floats of the program that are in tensors."""
+        return self._changing.are_in(args, kwargs) or self._results.has_numbers
+
     def _proved(self, studied: Studied, takes_numbers: bool) -> tuple[WholeStep | None, str]:
         """The graph of the step if its replays match eager, or None and how they differ.
 
         If it takes numbers in tensors, its replays have to match a step that takes floats, too.
         """
-        session, changing = studied.session, self._changing
+        session, changing, results = studied.session, self._changing, self._results
         self._pool = self._pool or Pool()
         outcome, made = prove_whole_step(session, ran=studied.ran, pool=self._pool)
         found = outcome.verification
@@ -453,7 +463,8 @@ class CapturedStep:
 
             def with_floats(*args: Any, **kwargs: Any) -> object:
                 args, kwargs = changing.with_floats(args, kwargs)
-                return session.target.step(*args, **kwargs)
+                with results.with_floats():
+                    return session.target.step(*args, **kwargs)
 
             found = verify_whole_step(
                 replace(session.target, step=with_floats),

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from graphdoctor.captured.step_optimizers import FilledNumber
+from graphdoctor.captured.step_optimizers import FilledNumber, float_behind
 
 Place = int | str
-_MORE_DIGITS = 1 + 2**-26  # less than half of float32's last digit
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -32,11 +31,7 @@ class ChangingArguments:
         return _changed(self._filled, args, kwargs) if float in map(type, given) else (args, kwargs)
 
     def with_floats(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        """The call as the program made it; of a copy of its tensors, a call that fills them with the same values.
-
-        A float has more digits than its tensor. So copies give floats that differ behind these: a step in float64,
-        which computes with all digits, then differs from its replays.
-        """
+        """The call as the program made it; of a copy of its tensors, a call that fills them with the same values."""
         return _changed(self._float, args, kwargs) if self._numbers else (args, dict(kwargs))
 
     def are_in(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -65,7 +60,7 @@ class ChangingArguments:
         number = self._numbers.get(place)
         if number is None or not isinstance(argument, torch.Tensor):
             return argument
-        return number.filled if argument is number.tensor else argument.item() * _MORE_DIGITS
+        return number.filled if argument is number.tensor else float_behind(argument)
 
 
 def _changed(

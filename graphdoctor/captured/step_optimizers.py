@@ -15,6 +15,7 @@ Group = dict[str, Any]
 _RATE, _BETAS = "lr", "betas"
 # These compute with a learning rate in a tensor; the others call `.item()` of it, which a capture refuses.
 _TENSOR_RATE = (torch.optim.Adam, torch.optim.AdamW)
+_MORE_DIGITS = 1 + 2**-26  # less than half of float32's last digit
 _NOT_OPTIONS = frozenset({"params", "initial_lr", "param_names"})
 
 
@@ -43,6 +44,14 @@ class FilledNumber:
         if value != self.filled:
             self.tensor.fill_(value)
             self.filled = value
+
+
+def float_behind(tensor: torch.Tensor) -> float:
+    """A float that fills such a tensor with its value, and has more digits, as the floats of programs have.
+
+    A step in float64 computes with all of them, and so differs from replays that read the tensor.
+    """
+    return float(tensor.item() * _MORE_DIGITS)
 
 
 class _Option(FilledNumber):

@@ -200,6 +200,51 @@ def float_arguments_change(wrap: Wrap) -> Found:
     return found, model
 
 
+def float_attributes_change(wrap: Wrap) -> Found:
+    """A loss weight in an attribute changes after the capture; the step does not read the other one."""
+    model, optimizer = _model()
+
+    class Settings:
+        weight, seconds = 1.0, 0.0
+
+    settings = Settings()
+    settings.weight, settings.seconds = 1.0, 0.5
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = settings.weight * model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step, found = wrap(train_step), []
+    for i in range(14):
+        settings.seconds *= 1.5
+        settings.weight = 1.0 if i < 6 else 0.9**i
+        found.append(step(_x(i)))
+    assert isinstance(settings.weight, float)
+    return found, model
+
+
+def a_float_attribute_is_no_tensor(wrap: Wrap) -> Found:
+    """No operator shows that the step computes something else with a tensor in the attribute."""
+    model, optimizer = _model()
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        scale = model.scale if isinstance(model.scale, float) else 1.0
+        loss: torch.Tensor = (scale * model(x)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step, found = wrap(train_step), []
+    for i in range(10):
+        model.scale = 0.5 if i < 2 else 0.25  # type: ignore[assignment]
+        found.append(step(_x(i)))
+    return found, model
+
+
 def a_float_is_no_tensor(wrap: Wrap) -> Found:
     """No operator shows that the step computes something else with a tensor."""
     model, optimizer = _model()
@@ -223,6 +268,8 @@ def a_float_is_no_tensor(wrap: Wrap) -> Found:
     [
         (float_arguments_change, 9),
         (a_float_is_no_tensor, 6),
+        (float_attributes_change, 11),
+        (a_float_attribute_is_no_tensor, 6),
         (the_caller_steps, 13),
         (the_caller_reads_gradients, 7),
         (weights_are_frozen, 4),
