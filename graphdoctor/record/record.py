@@ -55,6 +55,7 @@ def record(
             *_undefined(eager),
             *_between_ranks(captured),
         ),
+        lines=session.target.lines,
     )
 
 

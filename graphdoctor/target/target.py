@@ -9,6 +9,7 @@ from typing import Protocol
 
 from graphdoctor.values.captures import ON_FRESH_INPUTS
 from graphdoctor.values.figures import names_text
+from graphdoctor.values.locations import Lines
 from graphdoctor.values.report import Mode
 
 
@@ -88,6 +89,7 @@ class Target:
     parting_place: str = ""  # " (model.py:12)"
     is_warm: bool = False
     rebound: tuple[str, ...] = ()
+    lines: Lines | None = None  # of a step that is a part of a function
     held_by: str = ""  # "`loss` (train.py:12)": what a warm one's program holds of an earlier step
 
     @property

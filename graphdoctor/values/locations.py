@@ -20,6 +20,17 @@ class Location(Struct, frozen=True, gc=False):
     function: str = ""
 
 
+class Lines(Struct, frozen=True):
+    """Lines of a file that belong together, such as those of a function."""
+
+    file: str
+    first: int
+    last: int
+
+    def holds(self, place: Location) -> bool:
+        return place.file == self.file and self.first <= place.line <= self.last
+
+
 class Columns(Struct, frozen=True):
     """An expression within its line: characters from 1, `end` is the first one behind it."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, Union
 from msgspec import Struct
 
 from graphdoctor.values.host_events import AnyEvent, AnyPythonEvent, HostEvent
-from graphdoctor.values.locations import Location
+from graphdoctor.values.locations import Lines, Location
 
 Event = TypeVar("Event", bound=HostEvent)
 
@@ -236,7 +236,8 @@ class Recording(Struct, frozen=True, weakref=True):
     Both series start from the same state and see the same sequence of fresh inputs.
     `host` holds what a separate run, observed on the host only, drew and read. It can be saved and
     read again with msgspec: as MessagePack, since JSON has no NaN.
-    `limits` are the reasons why something could not be seen.
+    `limits` are the reasons why something could not be seen. `lines` are those of a step that is a part of
+    a function.
     """
 
     device: Literal["emulated", "cuda"]
@@ -246,3 +247,4 @@ class Recording(Struct, frozen=True, weakref=True):
     host: tuple[AnyPythonEvent, ...] = ()
     optimizers: tuple[OptimizerInfo, ...] = ()
     limits: tuple[str, ...] = ()
+    lines: Lines | None = None

@@ -382,7 +382,7 @@ def for_branch(branch: Branch) -> str:
             "Check on the GPU with torch._assert_async(condition), which takes the condition that must "
             "hold. Or check before the step, or after the replay."
         )
-    return _LOOP if branch.kind in ("while", "for") else ""
+    return _LOOP if branch.kind in ("while", "for") or branch.ends_loop else ""
 
 
 _LOOP = (

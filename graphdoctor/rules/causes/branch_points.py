@@ -29,6 +29,7 @@ class Branch(Struct, frozen=True):
     body: tuple[int, int] | None = None
     orelse: tuple[int, int] | None = None
     jumps: bool = False  # a side of it leaves: return, continue, break, raise
+    ends_loop: bool = False  # a side of it breaks
     raises: bool = False  # all that it does is to raise an error
 
     def holds(self, place: Location) -> bool:
@@ -169,6 +170,8 @@ def _branch(file: str, node: ast.AST, test: ast.expr) -> Branch:
         body=_lines(getattr(node, "body", None)),
         orelse=_lines(getattr(node, "orelse", None)),
         jumps=isinstance(node, ast.If) and (_leaves(node.body) or _leaves(node.orelse)),
+        ends_loop=isinstance(node, ast.If)
+        and any(isinstance(side[-1], ast.Break) for side in (node.body, node.orelse) if side),
         raises=isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise),
     )
 

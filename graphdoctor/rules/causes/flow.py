@@ -10,14 +10,13 @@ from msgspec import Struct
 
 from graphdoctor.rules.causes.branch_points import Branch, branch_at, branches_on, jumps_before
 from graphdoctor.rules.causes.source import (
-    Scope,
     lines_of,
     names_in,
     statement_at,
     targets_of,
 )
 from graphdoctor.source.trees import class_at, scope_at, statements_of
-from graphdoctor.values.locations import Location
+from graphdoctor.values.locations import Lines, Location
 
 Line = tuple[str, int]
 _BLOCKS = (ast.With, ast.Try, ast.FunctionDef, ast.ClassDef)
@@ -26,7 +25,7 @@ _BLOCKS = (ast.With, ast.Try, ast.FunctionDef, ast.ClassDef)
 class Use(Struct, frozen=True):
     """A function in which these names hold the value, or something computed from it."""
 
-    scope: Scope
+    scope: Lines
     names: frozenset[str]
 
 
@@ -63,11 +62,14 @@ class Flow(Struct, frozen=True):
         )
 
 
-def value_flow(frames: Sequence[Location], tensor_lines: Collection[Line]) -> Flow:
+def value_flow(
+    frames: Sequence[Location], tensor_lines: Collection[Line], step: Lines | None = None
+) -> Flow:
     """Follow a value from the line that got it, outwards through the functions that return it.
 
     `frames` lead from that line outwards. `tensor_lines` are lines on which operators ran: what
-    they bind is a tensor, and tensors carry the value on the device, where it is no hazard.
+    they bind is a tensor, and tensors carry the value on the device, where it is no hazard. Of the
+    function that `step` is a part of, no other line is in the step.
     """
     branches: list[Branch] = []
     uses: list[Use] = []
@@ -96,7 +98,15 @@ def value_flow(frames: Sequence[Location], tensor_lines: Collection[Line]) -> Fl
         escapes = frame is frames[-1] and (returned or isinstance(statement, ast.Return))
         if not returned:
             break
-    return Flow(frames[0] if frames else None, tuple(branches), tuple(uses), escapes)
+    inside = tuple(branch for branch in branches if step is None or _is_in(step, branch.location))
+    return Flow(frames[0] if frames else None, inside, tuple(uses), escapes)
+
+
+def _is_in(step: Lines, place: Location) -> bool:
+    """Whether a line is one of the step's, or of a function that the step may call."""
+    if place.file != step.file or step.holds(place):
+        return True
+    return scope_at(place.file, place.line) is not scope_at(step.file, step.first)
 
 
 def _names(

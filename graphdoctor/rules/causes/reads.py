@@ -12,7 +12,7 @@ from graphdoctor.rules.causes.copies import is_list_read
 from graphdoctor.rules.causes.flow import Flow, Line, value_flow
 from graphdoctor.rules.rule import once
 from graphdoctor.values.host_events import RngState
-from graphdoctor.values.locations import Location
+from graphdoctor.values.locations import Lines, Location
 from graphdoctor.values.recording import Iteration, Op, Recording, TensorUse
 
 _SCALER_OPERATORS = frozenset({"_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"})
@@ -53,7 +53,7 @@ def _all_reads(recording: Recording, reading: _Reading) -> Iterator[Read]:
         for op, use in reading(iteration):
             key = (op.location, op.stack)
             if key not in flows:
-                flows[key] = flow_from(op.location, op.stack, lines)
+                flows[key] = flow_from(op.location, op.stack, lines, recording.lines)
             yield Read(iteration.index, op, use, flows[key], scaler.get(use.storage, ""))
 
 
@@ -72,9 +72,12 @@ def tensor_lines(iteration: Iteration) -> frozenset[Line]:
 
 
 def flow_from(
-    location: Location | None, stack: tuple[Location, ...], lines: frozenset[Line]
+    location: Location | None,
+    stack: tuple[Location, ...],
+    lines: frozenset[Line],
+    step: Lines | None,
 ) -> Flow:
-    return value_flow((location, *stack), lines) if location is not None else Flow(None)
+    return value_flow((location, *stack), lines, step) if location is not None else Flow(None)
 
 
 def _reading_cpu(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:

@@ -8,32 +8,20 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from msgspec import Struct
-
 from graphdoctor.source.trees import SyntaxScope, class_at, holds, scope_at, statements_of
 from graphdoctor.values.figures import shortened
-from graphdoctor.values.locations import Location
+from graphdoctor.values.locations import Lines, Location
 
 _READING_METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "cpu", "numpy"})
 _READING_BUILTINS = frozenset({"float", "int", "bool", "complex"})
 _FORMATTING = frozenset({"print", "str", "repr", "format"})
 
 
-class Scope(Struct, frozen=True):
+def lines_of(file: str, scope: SyntaxScope) -> Lines:
     """The lines of one function (or of the module outside all functions)."""
-
-    file: str
-    first: int
-    last: int
-
-    def holds(self, place: Location) -> bool:
-        return place.file == self.file and self.first <= place.line <= self.last
-
-
-def lines_of(file: str, scope: SyntaxScope) -> Scope:
     if isinstance(scope, ast.Module):
-        return Scope(file, 1, len(linecache.getlines(file)))
-    return Scope(file, scope.lineno, scope.end_lineno or scope.lineno)
+        return Lines(file, 1, len(linecache.getlines(file)))
+    return Lines(file, scope.lineno, scope.end_lineno or scope.lineno)
 
 
 @lru_cache(maxsize=4096)

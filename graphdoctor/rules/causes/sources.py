@@ -37,7 +37,7 @@ def sources_of(recording: Recording) -> tuple[Source, ...]:
         by_place.setdefault(("cpu-read", False, read.op.location), Source("cpu-read", read.flow))
     lines = frozenset(line for iteration in recording.captured for line in tensor_lines(iteration))
     for event in host_values(recording):
-        flow = flow_from(event.location, event.stack, lines)
+        flow = flow_from(event.location, event.stack, lines, recording.lines)
         by_place.setdefault((type(event), False, event.location), Source(type(event), flow))
     return tuple(by_place.values())
 

@@ -43,7 +43,7 @@ from graphdoctor.target.state.plain import SCALARS
 from graphdoctor.target.state.tree import Tree
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.values.figures import joined
-from graphdoctor.values.locations import Location
+from graphdoctor.values.locations import Lines, Location
 from graphdoctor.values.report import Mode
 
 _DEEPEST = 8
@@ -405,6 +405,7 @@ def _target(
         notes=_notes(step, given),
         is_warm=True,
         rebound=tuple(sorted(step.saved.rebound)),
+        lines=Lines(step.location.file, first, last),
         held_by=step.held_by,
     )
 
