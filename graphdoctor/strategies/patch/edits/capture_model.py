@@ -13,7 +13,7 @@ from graphdoctor.strategies.patch.source import (
     Import,
     source_of,
 )
-from graphdoctor.values.figures import Range, ratio_range
+from graphdoctor.values.figures import Range, joined, ratio_range
 from graphdoctor.values.locations import is_library
 from graphdoctor.values.program import CalledModule, Exactness, ProgramStep
 from graphdoctor.values.report import Report
@@ -34,7 +34,7 @@ class CaptureModel:
         assert step.report is not None
         modules = _to_capture(step)
         gain = gain_of_modules(step.report)
-        names = " and ".join(f"`{module.expression}`" for module in modules)
+        names = joined([f"`{module.expression}`" for module in modules])
         return Proposal(
             self.name,
             self.exactness,

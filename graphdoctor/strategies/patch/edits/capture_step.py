@@ -35,7 +35,7 @@ from graphdoctor.strategies.patch.step_parts import (
 from graphdoctor.target.program.names import Names, names_outside
 from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
 from graphdoctor.target.program.statements import Span, find_span
-from graphdoctor.values.figures import ratio_range
+from graphdoctor.values.figures import joined, ratio_range
 from graphdoctor.values.locations import is_library
 from graphdoctor.values.program import Exactness, ProgramStep
 
@@ -115,7 +115,7 @@ class CaptureStep:
         estimate = step.report.estimate
         gain = estimate.whole_speedup if estimate is not None else None
         predicted = f" ({ratio_range(gain)}, predicted)" if gain is not None else ""
-        functions = " and ".join(f"`{name}()`" for name in names)
+        functions = joined([f"`{name}()`" for name in names])
         return Proposal(
             self.name,
             self.exactness,
