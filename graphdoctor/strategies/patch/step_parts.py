@@ -32,6 +32,10 @@ _PREPARES = _BRINGS | {
     *("view", "reshape", "unsqueeze", "squeeze", "permute"),
     *("full", "zeros", "ones", "fill_", "type", *_DRAWS),
 }
+# What names the tensors that a moving average goes through.
+_NAMES_TENSORS = frozenset(
+    {"detach", "parameters", "named_parameters", "buffers", "state_dict", "dict", "OrderedDict"}
+)
 # What makes a tensor of a value of the host.
 _MAKES = frozenset({"tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor", "LongTensor"})
 
@@ -257,27 +261,32 @@ def functions_of(text: str) -> dict[str, ast.FunctionDef]:
     return {n.name: n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)}
 
 
-def updates(statement: ast.stmt, functions: Mapping[str, ast.FunctionDef]) -> bool:
+def updates(
+    statement: ast.stmt, functions: Mapping[str, ast.FunctionDef], *, inside: bool = False
+) -> bool:
     """Whether it only changes tensors in place, in loops over them: in the step, or in a function of its file."""
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        function = functions.get(last_name(statement.value.func))
-        body = function.body if function is not None else []
-        return any(not _is_text(each) for each in body) and all(
-            _is_text(each) or updates(each, {}) for each in body
-        )
-    if isinstance(statement, ast.For):
-        *named, last = statement.body
-        names_tensors = all(
-            _is_in_place(n) or (isinstance(n, ast.Assign) and called(n) <= {"detach"})
-            for n in named
-        )
-        return names_tensors and not statement.orelse and (_is_in_place(last) or updates(last, {}))
-    is_block = isinstance(statement, ast.If) and not statement.orelse
-    if isinstance(statement, ast.With):
+    if inside and isinstance(statement, ast.Assign):
+        return called(statement) <= _NAMES_TENSORS
+    if isinstance(statement, ast.Expr):
+        return _is_in_place(statement) if inside else _calls_updates(statement, functions)
+    if isinstance(statement, ast.If):
+        is_block = not statement.orelse and not called(statement.test) & _READS
+    elif isinstance(statement, ast.For):
+        inside = True
+        is_block = not statement.orelse and not isinstance(statement.body[-1], ast.Assign)
+    elif isinstance(statement, ast.With):
         is_block = called(statement.items[0].context_expr) == {"no_grad"}
-    if isinstance(statement, (ast.If, ast.With)):
-        return is_block and all(updates(each, functions) for each in statement.body)
-    return False
+    else:
+        return False
+    return is_block and all(updates(s, functions, inside=inside) for s in statement.body)
+
+
+def _calls_updates(statement: ast.Expr, functions: Mapping[str, ast.FunctionDef]) -> bool:
+    call = statement.value
+    function = functions.get(last_name(call.func)) if isinstance(call, ast.Call) else None
+    body = [each for each in function.body if not _is_text(each)] if function is not None else []
+    has_work = bool(body) and not isinstance(body[-1], ast.Assign)
+    return has_work and all(updates(each, {}, inside=True) for each in body)
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -142,10 +142,12 @@ target, average, share = copy.deepcopy(model), copy.deepcopy(model), 0.25
 
 def follow(behind, ahead):
     \"\"\"A moving average.\"\"\"
+    known = dict(ahead.named_parameters())
     with torch.no_grad():
-        for ours, theirs in zip(behind.parameters(), ahead.parameters()):
-            new = theirs.detach()
-            ours.lerp_(new, share)
+        for name, ours in behind.named_parameters():
+            new = known[name].detach()
+            if ours.dtype.is_floating_point:
+                ours.lerp_(new, share)
 
 
 for step, (x, y) in enumerate(data):
