@@ -58,7 +58,8 @@ from graphdoctor.values.program import Ending
 
 _Reason = Literal["freed", "moved", "rebound"]
 _FIRST = 8  # replays of a graph, each of which looks at everything
-_EVERY = 32  # of the later ones does; on a GPU, the others look at what may have changed
+_EVERY = 32  # of the later ones does; the others look at what may have changed
+_use_count: Callable[[int], int] = torch._C._storage_Use_Count
 _is_expired: Callable[[int], bool] = torch._C.StorageBase._expired  # type: ignore[attr-defined]
 
 
@@ -139,6 +140,7 @@ class _Capture:
     inputs: list[CapturedInput]
     written: frozenset[int]  # memory from outside, by number
     changes: int = 0  # of captured memory, at the last look
+    counts: list[int] = field(default_factory=list)  # of tensors on it, on the emulated device
     outputs: GraphOutputs = field(default_factory=GraphOutputs)
     held: Counter[int] | None = None
 
@@ -321,7 +323,7 @@ class GraphAudit(GraphCounts):
             self._check_numbers(capture, frames)
             if not self._under_way:
                 self._check_inputs(capture, frames)
-        if not is_due and self._emulated is None and not self._is_suspect(capture):
+        if not self._is_suspect(capture) and not is_due:
             return
         stale = [(each, why) for each in capture.outside if (why := self._reason(each))]
         if not stale:
@@ -420,7 +422,10 @@ class GraphAudit(GraphCounts):
         before, capture.changes = capture.changes, self._changed.changes
         if before != capture.changes:
             return True
-        return any(map(_is_expired, capture.addresses))
+        if self._emulated is None:
+            return any(map(_is_expired, capture.addresses))
+        counts, capture.counts = capture.counts, [*map(_use_count, capture.addresses)]
+        return counts != capture.counts
 
     def _reason(self, each: _Outside) -> _Reason | None:
         for module, kind, key in each.slots:
@@ -437,7 +442,7 @@ class GraphAudit(GraphCounts):
         tapes = sum(
             c.held[each.weak.cdata] for c in list(self._captures.values()) if c.held is not None
         )
-        return "freed" if torch._C._storage_Use_Count(each.weak.cdata) - 1 <= tapes else None
+        return "freed" if _use_count(each.weak.cdata) - 1 <= tapes else None
 
     def _name(self, outside: list[_Outside]) -> None:
         """Name what the variables of the capturing frames lead to, parameters by their modules."""
