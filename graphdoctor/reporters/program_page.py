@@ -6,7 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from graphdoctor.reporters.analysis import terminal
-from graphdoctor.reporters.analysis.findings import active, write_findings, write_wrong_replay
+from graphdoctor.reporters.analysis.findings import (
+    active,
+    counts_text,
+    worst_first,
+    write_findings,
+    write_wrong_replay,
+)
 from graphdoctor.reporters.analysis.gain import fed_by_text
 from graphdoctor.reporters.analysis.summary import VERDICTS, now_figure, write_unknown
 from graphdoctor.reporters.frame import SEVERITY_STYLES, CodeRow, Frame, write_frame
@@ -14,7 +20,6 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import HORIZONTAL, Page
 from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text, joined
-from graphdoctor.values.finding import SEVERITIES, Finding, severity_of
 from graphdoctor.values.locations import Location, line_of, place_text
 from graphdoctor.values.program import HostWait, Patch, ProgramReport, ProgramStep
 from graphdoctor.values.report import Verdict
@@ -324,11 +329,8 @@ def _write_end(
     diff_file: str,
 ) -> None:
     """Counts and the next command: beside the prompt."""
-    found: list[Finding] = [
-        one for _, step in groups if step.report for one in active(step.report.findings)
-    ]
-    severities = [severity_of(one) for one in found]
-    parts = [count_text(severities.count(one), one) for one in SEVERITIES if severities.count(one)]
+    found = [active(step.report.findings) for _, step in groups if step.report]
+    parts = [counts] if (counts := counts_text(*found)) else []
     changes = sum(bool(step.change) for step in report.steps) if report.patch else 0
     parts += [count_text(changes, "change")] if changes else []
     estimates = [step.report.estimate for step in report.steps if step.report is not None]
@@ -346,8 +348,8 @@ def _write_end(
         following = f"Apply the change: patch -p1 < {diff_file}. "
     elif patch is not None and patch.status == "not tried" and patch.diff:
         following = "Try the change: add --diff fix.diff. "
-    elif found:
-        following = f"Explain a rule: graphdoctor explain {found[0].rule}. "
+    elif rules := [one.rule for findings in found for one in worst_first(findings)]:
+        following = f"Explain a rule: graphdoctor explain {rules[0]}. "
     if report.steps and not page.look.show_all:
         following += "Use --all for each step's page."
     if following:

@@ -15,6 +15,7 @@ from graphdoctor.values.report import Report
 from graphdoctor.values.speed import NextFix
 
 SHOWN_IN_FULL = 3
+_SHORT_FIX = 140  # characters: two lines
 _PLACES = 6  # further lines that one fix is for
 _EFFECTS = (*EFFECT_WORDS,)
 _CERTAINTIES = ("confirmed", "likely", "unknown")
@@ -208,15 +209,26 @@ def _write_in_a_line(page: Page, cause: list[Finding], prefix: str, *, first: bo
     )
     where = _places(page, cause)
     page.hanging("  --> ", where, style="cyan", head_style="blue")
+    fix = " ".join(short_fix(finding).split()).partition(". ")[0].rstrip(".")
+    if severity_of(finding) != "note" and len(fix) <= _SHORT_FIX:
+        page.hanging("  = fix:  ", fix, head_style="blue")
     if rest and severity_of(finding) == "note":
         page.hanging("  = note: ", rest, head_style="blue")
 
 
-def counts_text(findings: tuple[Finding, ...]) -> str:
-    """ "2 errors, 1 note, 1 suppressed"; "" without findings."""
-    counts = Counter(severity_of(finding) for finding in active(findings))
-    parts = [count_text(counts[one], one) for one in SEVERITIES if counts[one]]
-    suppressed = len(findings) - counts.total()
+def counts_text(*pages: tuple[Finding, ...]) -> str:
+    """ "2 errors in 3 places, 1 note, 1 suppressed": an error is what a page shows as one; "" without findings."""
+    causes, places = Counter[str](), Counter[str]()
+    for cause in (cause for findings in pages for cause in causes_of(active(findings))):
+        causes[severity_of(cause[0])] += 1
+        places[severity_of(cause[0])] += len(cause)
+    parts = [
+        count_text(causes[one], one)
+        + (f" in {places[one]:,} places" if places[one] > causes[one] else "")
+        for one in SEVERITIES
+        if causes[one]
+    ]
+    suppressed = sum(map(len, pages)) - places.total()
     if suppressed:
         parts.append(f"{suppressed:,} suppressed")
     return ", ".join(parts)
