@@ -26,7 +26,10 @@ class VaryingInputShapes(RecordingRule):
     name = "varying-input-shapes"
     effect = "replay-is-wrong"
     evidence = MEASURED
-    fix = "Pad inputs to a few fixed sizes, with a mask, and capture one graph per size."
+    fix = (
+        "Capture one graph per size if there are few sizes. Pad inputs to a few fixed sizes, with a mask, if there "
+        "are many."
+    )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         shapes = _shapes(recording)
