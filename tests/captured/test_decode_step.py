@@ -195,6 +195,7 @@ def test_a_loop_that_decodes_gives_eagers_tokens(program: Callable[..., Any], mo
 @torch.no_grad()
 def test_another_number_in_the_cache_makes_calls_eager_until_it_is_back() -> None:
     model, cache = Model(places=32).cuda().eval(), Cache(places=32)
+    cache.scale = 1  # a float would be an input of the graph
 
     def decode(token: torch.Tensor, position: torch.Tensor, cache: Cache) -> torch.Tensor:
         return model(token, position, cache)
@@ -203,15 +204,15 @@ def test_another_number_in_the_cache_makes_calls_eager_until_it_is_back() -> Non
     position = torch.zeros(1, dtype=torch.long, device="cuda")
     for _ in range(5):
         step(_first(), position, cache)
-    replayed, cache.scale = step.replayed, 2.0
+    replayed, cache.scale = step.replayed, 2
     cache.filled.zero_()
     changed = step(_first(), position, cache)
 
     cache.filled.zero_()
     assert torch.equal(changed, decode(_first(), position, cache))
     assert step.replayed == replayed == 2
-    assert any("scale changed from 1.0 to 2.0" in reason for reason in step.fallbacks())
-    cache.scale = 1.0
+    assert any("scale changed from 1 to 2" in reason for reason in step.fallbacks())
+    cache.scale = 1
     step(_first(), position, cache)
     assert step.replayed == replayed + 1
 
