@@ -20,6 +20,10 @@ _STDLIB = tuple(
     os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")
 )
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+# Their frames hold all tests of a session, which nothing that looks at a step's variables is to go through.
+_RUNNERS = tuple(
+    f"{site}{name}{os.sep}" for site in _SITE for name in ("_pytest", "pluggy", "xdist", "execnet")
+)
 _TORCH = tuple(f"{site}torch{os.sep}" for site in _SITE)
 _SESSION = os.path.join(_HERE, "record", "session.py")
 _GENERATED = "<eval_with_key>"  # torch.fx's; a graph that is made anew in each step has a new number each time
@@ -37,7 +41,7 @@ class Place(NamedTuple):
 
 @cache
 def is_machinery(filename: str) -> bool:
-    """Whether a frame of this file is torch's, graphdoctor's or Python's library's.
+    """Whether a frame of this file is torch's, graphdoctor's, Python's library's or a test runner's.
 
     All else is the user's: their files, the packages they use, and what they typed or made by exec.
     """
@@ -48,6 +52,8 @@ def is_machinery(filename: str) -> bool:
         return not path.startswith(_RULES)
     # The backport of Python's `typing` wraps what torch calls deprecated, as dist.all_gather_into_tensor.
     if is_torch(filename) or os.path.basename(path) == "typing_extensions.py":
+        return True
+    if any(part in path for part in _RUNNERS):
         return True
     return os.path.realpath(path).startswith(_STDLIB) and not any(part in path for part in _SITE)
 

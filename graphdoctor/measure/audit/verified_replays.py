@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -42,6 +43,16 @@ from graphdoctor.values.locations import Location
 
 _MOST_BLAMED = 64  # operators, the last ones before the wrong one
 Origins = dict[int, list[tuple[Geometry, Origin]]]  # by the number of a storage
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A capture; `collects`: whether Python collected garbage before it."""
+
+    recorder: OperatorRecorder
+    watching: ExitStack
+    location: Location | None
+    collects: bool
 
 
 @dataclass(slots=True)
@@ -166,7 +177,7 @@ class ReplayVerifier:
     ) -> None:  # fmt: skip
         self._keeps_inputs = keeps_inputs
         self._table, self._device, self._every, self._instead = table, device, every, instead
-        self._under_way: dict[int, tuple[OperatorRecorder, ExitStack, Location | None]] = {}
+        self._under_way: dict[int, _UnderWay] = {}
         self._graphs: WeakKeyDictionary[Any, _Graph] = WeakKeyDictionary()
         self._made: set[int] = set()  # by number, in all captures
         self.found: list[WrongReplay] = []
@@ -192,7 +203,17 @@ class ReplayVerifier:
     def _begins(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            begun = method(graph, *args, **kwargs)
+            # Python's collector must not destroy an earlier graph in a capture: CUDA would end the capture for that.
+            collects = gc.isenabled()
+            if self._device is None:
+                gc.collect()
+            gc.disable()
+            try:
+                begun = method(graph, *args, **kwargs)
+            except BaseException:
+                if collects:
+                    gc.enable()
+                raise
             self._graphs.pop(graph, None)
             recorder = OperatorRecorder(self._table, one_generator=self._device is not None)
             watching = ExitStack()
@@ -201,7 +222,7 @@ class ReplayVerifier:
                 watching.callback(self._device.detach, recorder)
             else:
                 watching.enter_context(CaptureMode(self._table, (recorder,)))
-            self._under_way[id(graph)] = recorder, watching, locate().location
+            self._under_way[id(graph)] = _UnderWay(recorder, watching, locate().location, collects)
             return begun
 
         return capture_begin
@@ -209,17 +230,22 @@ class ReplayVerifier:
     def _ends(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            recorder, watching, location = self._under_way.pop(id(graph), (None, ExitStack(), None))
-            watching.close()
-            ended = method(graph, *args, **kwargs)
-            if recorder is not None:
-                operators = recorder.operators
-                operators.settle(self._foreign(operators))
-                self._graphs[graph] = _Graph(operators, self._origins(operators), location)
-                random = sum(each.skipped == "random" for each in operators.all)
-                self._counts["operators"] += len(operators.run) - random
-                self._counts["random"] += random
-                self._counts["unseen"] += len(operators.all) - len(operators.run)
+            capture = self._under_way.pop(id(graph), None)
+            if capture is None:
+                return method(graph, *args, **kwargs)
+            capture.watching.close()
+            try:
+                ended = method(graph, *args, **kwargs)
+            finally:
+                if capture.collects:
+                    gc.enable()
+            operators = capture.recorder.operators
+            operators.settle(self._foreign(operators))
+            self._graphs[graph] = _Graph(operators, self._origins(operators), capture.location)
+            random = sum(each.skipped == "random" for each in operators.all)
+            self._counts["operators"] += len(operators.run) - random
+            self._counts["random"] += random
+            self._counts["unseen"] += len(operators.all) - len(operators.run)
             return ended
 
         return capture_end

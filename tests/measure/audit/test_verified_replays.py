@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -241,6 +242,18 @@ def test_verifying_and_running_eagerly_leave_what_replays_leave() -> None:
     for other in left[1:]:
         for one, two in zip(left[0], other, strict=True):
             torch.testing.assert_close(one, two, rtol=0, atol=0)
+
+
+def test_no_garbage_is_collected_in_a_capture() -> None:
+    """CUDA ends a capture in which an earlier graph is destroyed."""
+    collects: list[bool] = []
+
+    def program() -> None:
+        captured(lambda: collects.append(gc.isenabled()))
+        collects.append(gc.isenabled())
+
+    verified(program)
+    assert collects == [False, True]
 
 
 def test_running_eagerly_cures_a_fault_of_the_graph() -> None:
