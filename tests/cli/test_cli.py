@@ -20,7 +20,8 @@ from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Report
 from tests.support.reports import PARTLY_SAFE
 
-Analysis = Callable[[str, AnalyzeOptions, Callable[[str], None]], Report]
+Show = Callable[[Report], None]
+Analysis = Callable[[str, AnalyzeOptions, Callable[[str], None], Show], Report]
 
 
 @pytest.fixture
@@ -45,7 +46,9 @@ def saved(tmp_path: Path) -> Path:
 
 
 def failing_with(error: BaseException) -> Analysis:
-    def analyze_target(spec: str, options: AnalyzeOptions, tell: Callable[[str], None]) -> Report:
+    def analyze_target(
+        spec: str, options: AnalyzeOptions, tell: Callable[[str], None], show: Show
+    ) -> Report:
         raise error
 
     return analyze_target
@@ -53,7 +56,7 @@ def failing_with(error: BaseException) -> Analysis:
 
 def test_options_reach_the_pipeline(analysis, capsys) -> None:
     calls = []
-    analysis(lambda spec, options, tell: calls.append((spec, options)) or PARTLY_SAFE)
+    analysis(lambda spec, options, tell, show: calls.append((spec, options)) or PARTLY_SAFE)
     arguments = "model.py:net --mode training --device emulated --iterations 6 --gpu a100"
     inputs = "--host slow-server --input 8x3:float16 --input 4:int64 --trace-dir traces"
     assert main([*arguments.split(), *inputs.split()]) == 2  # no command
@@ -74,7 +77,7 @@ def test_options_reach_the_pipeline(analysis, capsys) -> None:
 
 def test_options_have_the_defaults_of_their_type_and_stages_are_timed(analysis) -> None:
     calls = []
-    analysis(lambda spec, options, tell: calls.append(options) or PARTLY_SAFE)
+    analysis(lambda spec, options, tell, show: calls.append(options) or PARTLY_SAFE)
     assert main(["analyze", "model.py"]) == 0
     assert calls == [AnalyzeOptions(times_stages=True)]
 
@@ -84,7 +87,7 @@ def test_any_verdict_is_success(analysis, capsys, verdict: str) -> None:
     report = Report(
         **{**{f: getattr(PARTLY_SAFE, f) for f in Report.__struct_fields__}, "verdict": verdict}
     )
-    analysis(lambda spec, options, tell: report)
+    analysis(lambda spec, options, tell, show: report)
     assert main(["analyze", "model.py"]) == 0
     assert capsys.readouterr().out.startswith(verdict.upper().replace("-", " "))
 
@@ -155,7 +158,9 @@ def test_model_that_exits_is_the_user_s_fault(analysis, capsys) -> None:
 
 
 def test_what_the_model_prints_stays_out_of_the_report(analysis, capsys) -> None:
-    def analyze_target(spec: str, options: AnalyzeOptions, tell: Callable[[str], None]) -> Report:
+    def analyze_target(
+        spec: str, options: AnalyzeOptions, tell: Callable[[str], None], show: Show
+    ) -> Report:
         print("loading weights")
         return PARTLY_SAFE
 
@@ -169,7 +174,7 @@ def test_what_the_model_prints_stays_out_of_the_report(analysis, capsys) -> None
 def test_json_is_saved_beside_the_page_and_shows_the_same_page_again(
     analysis, capsys, tmp_path: Path
 ) -> None:
-    analysis(lambda spec, options, tell: PARTLY_SAFE)
+    analysis(lambda spec, options, tell, show: PARTLY_SAFE)
     path = tmp_path / "report.json"
     path.write_text("an older report")
     assert main(["analyze", "model.py", "--json", str(path)]) == 0
@@ -189,7 +194,7 @@ def test_place_that_cannot_be_written_is_refused_before_the_work(
 
 
 def test_report_can_be_written_to_a_device(analysis, capsys) -> None:
-    analysis(lambda spec, options, tell: PARTLY_SAFE)
+    analysis(lambda spec, options, tell, show: PARTLY_SAFE)
     assert main(["analyze", "model.py", "--json", os.devnull]) == 0
     assert not Path(os.devnull).is_file()
 
@@ -258,7 +263,7 @@ def test_no_command_shows_the_help_as_an_error(capsys) -> None:
 
 def test_every_command_has_its_module() -> None:
     folder = Path(graphdoctor.__file__).parent / "cli"
-    shared = {"__init__", "arguments", "checking", "output"}
+    shared = {"__init__", "arguments", "checking", "live", "output"}
     modules = {path.stem.replace("_", "-") for path in folder.glob("*.py")}
     shared = {name.replace("_", "-") for name in shared}
     assert modules - shared == {command.name for command in COMMANDS}

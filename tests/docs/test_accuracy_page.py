@@ -45,7 +45,7 @@ def test_each_disagreement_is_on_the_page_with_its_lines() -> None:
     text = beside_gpu([about, *missed, *alarmed, bad], [])
     assert "| nn | misses | inference | safe |" in text and "refused model.py:7" in text
     assert "| nn | alarms | inference | unsafe | GD101 model.py:9 |" in text
-    assert "| nn | it wants to download something | 1: bad |" in text
+    assert "| nn | it needs a download | 1: bad |" in text
     assert "| nn | inference | 2 | 0 | 0 | 1 | 0 | 1 | 0 | 0 |" in text
 
 
@@ -77,4 +77,4 @@ def test_the_line_of_a_refusal_counts_only_where_the_run_kept_one_of_the_model()
     lost = both("lost", **refused, place="zoo.py:72")
     text = beside_gpu([about, *kept, *lost], [])
     assert "Of the 2 steps" in text and "for 1: it is among the findings of 1 of them" in text
-    assert "cannot be told" in beside_gpu([about, *lost], [])
+    assert "is not known" in beside_gpu([about, *lost], [])

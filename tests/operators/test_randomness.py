@@ -110,7 +110,7 @@ def test_the_host_s_generator_shifts_nothing_on_the_device() -> None:
 
 
 def test_a_seed_before_attention_that_drops_nothing_repeats_nothing() -> None:
-    seeding = RngState("torch.manual_seed()", 0)
+    seeding = RngState("torch.manual_seed()", 0, seed=0)
 
     def hits(rate: float) -> list[Hit]:
         drawing = attention("_scaled_dot_product_flash_attention", dropout_p=rate)

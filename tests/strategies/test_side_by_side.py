@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -316,21 +315,15 @@ def test_the_report_is_shown_before_each_trial(listed: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_captured_time_is_shown_within_ten_seconds(tmp_path: Path) -> None:
+def test_on_a_gpu_the_captured_time_is_shown_before_strategies_are_tried(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text(STEP_FILE)
-    torch.zeros(1, device="cuda").sum().item()
-    seen: list[tuple[float, Report]] = []
-    begun_s = time.monotonic()
-
-    def show(report: Report) -> None:
-        seen.append((time.monotonic() - begun_s, report))
-
-    report = analyze_target(str(file), AnalyzeOptions(), lambda stage: None, show)
-    after_s, first = seen[0]
-    assert after_s < 10.0
+    seen: list[Report] = []
+    report = analyze_target(str(file), AnalyzeOptions(), lambda stage: None, seen.append)
+    first = seen[0]
     assert (first.verdict, first.measurement) == (report.verdict, report.measurement)
     assert first.measurement is not None
+    assert not any(row.status == "verified" for row in first.strategies)
     assert len(seen) > 1
 
 

@@ -256,7 +256,7 @@ def test_the_code_says_where_work_after_the_optimizer_and_other_optimizers_belon
     compile(code, "pasted", "exec")
     assert "loss_function(model, *static_inputs)" in code  # one input has no second to be a target
     assert "and the others, in the order of your step" in code
-    assert "what your step does after it" in code
+    assert "the rest of your step" in code
 
 
 def test_the_code_trains_as_eager_does_when_it_is_pasted() -> None:
