@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -210,3 +211,18 @@ def test_whole_numbers_in_code_are_those_of_code_that_names_the_state_first() ->
         assert found[:2] == [3, 4]
         assert {6, 8, 70} <= set(found)
         assert not {0.5, "9", 9} & set(found)
+
+
+def test_a_finalizer_that_the_collector_runs_is_no_line_of_the_step() -> None:
+    class Cycle:
+        def __del__(self) -> None:
+            pass
+
+    cycle = "each = Cycle(); each.me = each; each = None"
+    code = compile(f"{cycle}; lists = list(map(list, [()] * 10_000))", "step.py", "exec")
+    trace = LineTrace()
+    with trace.counted():
+        exec(code, {"Cycle": Cycle})
+    assert code in trace.codes
+    assert Cycle.__del__.__code__ not in trace.codes
+    assert gc.isenabled()

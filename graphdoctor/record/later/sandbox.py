@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -83,12 +84,15 @@ class LineTrace:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        before, begun_s = sys.gettrace(), time.perf_counter()
+        before, begun_s, collects = sys.gettrace(), time.perf_counter(), gc.isenabled()
+        gc.disable()  # a finalizer that the collector runs is no line of the step
         sys.settrace(self._call)
         try:
             yield
         finally:
             sys.settrace(before)
+            if collects:
+                gc.enable()
             self.seconds = time.perf_counter() - begun_s
 
     def branch_to(self, other: LineTrace) -> Location | None:
