@@ -66,26 +66,29 @@ class CaptureMode(WatchingMode):
         return True
 
 
+def _segments() -> Iterator[tuple[range, dict[str, Any]]]:
+    """The memory that torch's own allocator has, by address; nothing of another allocator."""
+    if torch.cuda.get_allocator_backend() != "native":
+        return
+    for segment in torch.cuda.memory_snapshot():
+        begins = segment["address"]
+        yield range(begins, begins + segment["total_size"]), segment
+
+
 def private_pools() -> list[range]:
     """The addresses of graphs' private pools, where torch's own allocator says them."""
-    if torch.cuda.get_allocator_backend() != "native":
-        return []
     return [
-        range(segment["address"], segment["address"] + segment["total_size"])
-        for segment in torch.cuda.memory_snapshot()
+        memory
+        for memory, segment in _segments()
         if tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
     ]
 
 
 def reserved_memory(address: int, size: int, device: torch.device) -> torch.UntypedStorage | None:
     """The bytes at an address, which a graph reads although they are freed; None if the allocator gave them back."""
-    if torch.cuda.get_allocator_backend() != "native":
-        return None
-    segments = (
-        range(segment["address"], segment["address"] + segment["total_size"] + 1)
-        for segment in torch.cuda.memory_snapshot()
-    )
-    if not any(address in each and address + size in each for each in segments):
+    if not any(
+        memory.start <= address and address + size <= memory.stop for memory, _ in _segments()
+    ):
         return None
     made: Any = torch._C._construct_storage_from_data_pointer(address, device, size)
     found: torch.UntypedStorage = made

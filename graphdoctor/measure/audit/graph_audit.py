@@ -186,9 +186,8 @@ class GraphAudit(GraphCounts):
             device.attach(self._outputs)
         try:
             with ExitStack() as stack:
-                if (
-                    self._verifier is not None
-                ):  # below the checks of memory, which see the same replays
+                # Below the checks of memory, which see the same replays.
+                if self._verifier is not None:
                     stack.enter_context(self._verifier.on(graph_type))
                 stack.enter_context(super().on(graph_type))
                 stack.enter_context(self._changed.on())
@@ -311,12 +310,11 @@ class GraphAudit(GraphCounts):
         else:
             self._check_outputs(capture)
         replays.count += 1
-        if (
-            self._emulated is not None
-        ):  # an operator may be found to read what this replay overwrites
+        if self._emulated is not None:
+            # An operator may be found to read what this replay overwrites.
             replays.last_at = locate().location
-        if self._emulated is not None and capture.held is None and graph.tape is not None:
-            capture.held = graph.tape.references()
+            if capture.held is None and graph.tape is not None:
+                capture.held = graph.tape.references()
         is_due = replays.count <= _FIRST or replays.count % _EVERY == 0
         if is_due:
             frames = frames_of_program()
