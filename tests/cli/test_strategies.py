@@ -157,7 +157,12 @@ def test_a_terminal_shows_the_findings_first_and_a_table_until_the_page_is_compl
         def shown(stdout: io.TextIOBase) -> str:
             monkeypatch.setattr(sys, "stdout", stdout)
             assert main(["analyze", "--color", "never", "model.py"]) == 0
-            return os.read(reading, 1 << 16).decode().replace("\r\n", "\n")
+            terminal.write("\0")  # the kernel passes on in pieces what was written
+            terminal.flush()
+            arrived = b""
+            while not arrived.endswith(b"\0"):
+                arrived += os.read(reading, 1 << 16)
+            return arrived[:-1].decode().replace("\r\n", "\n")
 
         progress = shown(piped)
         seen = shown(terminal).replace("\r\x1b[K", "")
