@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import jsonschema
 import msgspec
@@ -20,6 +21,7 @@ from graphdoctor.values.audited import (
 )
 from graphdoctor.values.locations import Location
 from graphdoctor.values.watched import WatchedGraphs
+from tests.support.parsed import Parsed
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "sarif-2.1.0.json").read_bytes())
 LIBRARY = Location("/env/site-packages/vllm/runner.py", 7)
@@ -135,9 +137,42 @@ def test_markdown_and_annotations_name_the_fault_and_its_lines() -> None:
     assert " passed: " in rendered("markdown", report())
 
 
+def test_gitlab_has_an_issue_with_a_line_for_each_fault() -> None:
+    issues = json.loads(
+        rendered("gitlab", report(stale(), stale(replayed_at=line(30)), outputs=(OUTPUT,)))
+    )
+    places = [each["location"] for each in issues]
+    assert [(p["path"], p["positions"]["begin"]["line"]) for p in places] == [
+        ("serve me.py", 9), ("serve me.py", 30), ("serve me.py", 12),
+    ]  # fmt: skip
+    assert len({each["fingerprint"] for each in issues}) == 3
+    assert "Replayed: serve me.py:9, replay 2." in issues[0]["description"]
+    assert json.loads(rendered("gitlab", report())) == []
+
+
+def test_junit_has_a_failure_for_each_fault_and_else_a_case_that_passes() -> None:
+    root = ET.fromstring(rendered("junit", report(stale(), numbers=(NUMBER,))))
+    assert (root.get("tests"), root.get("failures")) == ("2", "2")
+    case = root.findall(".//testcase")[1]
+    assert case.get("name") == "frozen-value serve me.py:14" and case.get("line") == "14"
+    failure = case.find("failure")
+    assert failure is not None and "is 0.05 now" in failure.get("message", "")
+    root = ET.fromstring(rendered("junit", report()))
+    assert (root.get("tests"), root.get("failures")) == ("1", "0")
+
+
+def test_html_has_an_article_for_each_fault_and_a_row_for_each_captured_line() -> None:
+    shown = Parsed(rendered("html", report(stale(), inputs=(INPUT,))))
+    ids = set(shown.all_of("id"))
+    assert {"fault-1", "fault-2"} <= ids
+    assert {target[1:] for target in shown.all_of("href")} <= ids
+    assert "FAILED" in shown.text and "serve me.py:9, replay 2" in shown.text
+    assert "PASSED" in Parsed(rendered("html", report())).text
+
+
 @pytest.mark.parametrize("name", sorted({*names_of("AuditReport")} - {"json"}))
 def test_names_of_the_program_are_shown_and_never_obeyed(name: str) -> None:
     text = rendered(name, report(stale("x\n::error::boo\x1b[31m<script>")))
     assert "\x1b" not in text and "\n::error::boo" not in text
-    if name == "markdown":
+    if name in ("markdown", "html", "junit"):
         assert "<script>" not in text

@@ -30,7 +30,7 @@ def _findings(check: Check) -> Iterator[dict[str, object]]:
             "description": f"{wording.title(finding)}: {message}",
             "severity": _SEVERITIES[checked.severity],
             "fingerprint": checked.fingerprint,
-            "location": _location(check.prefix + checked.path, checked.line),
+            "location": place_of(check.prefix + checked.path, checked.line),
         }
 
 
@@ -42,11 +42,11 @@ def _problems(check: Check) -> Iterator[dict[str, object]]:
             "description": f"{visible(problem.target)}: {visible(problem.message)}",
             "severity": "critical",
             "fingerprint": hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:32],
-            "location": _location(check.prefix + problem.path, 1),
+            "location": place_of(check.prefix + problem.path, 1),
         }
 
 
-def _location(path: str, line: int) -> dict[str, object]:
+def place_of(path: str, line: int) -> dict[str, object]:
     """GitLab drops an issue without a path, so one without a file is told of the settings."""
     position = {"line": max(1, line), "column": 1}
     return {

@@ -23,6 +23,11 @@ def render(check: Check, look: Look) -> str:
     times = [float(time) for suite in root if (time := suite.get("time")) is not None]
     if times:
         root.set("time", f"{sum(times):.3f}")
+    return document_of(root)
+
+
+def document_of(root: ET.Element) -> str:
+    """The document of some suites, with their totals."""
     for total in ("tests", "failures", "errors", "skipped"):
         root.set(total, str(sum(int(suite.get(total, "0")) for suite in root)))
     ET.indent(root)
@@ -34,14 +39,14 @@ def _suite(check: Check, target: CheckedTarget, problems: list[wording.Problem])
     for problem in problems:
         kind = "error" if target.fault is not None else "failure"
         case = _case(suite, target, problem.title)
-        _problem(case, kind, problem.message, wording.details(problem))
+        add_problem(case, kind, problem.message, wording.details(problem))
     for checked in target.findings:
         _finding(suite, check, target, checked)
     if not len(suite):
         _case(suite, target, "graph-safe")
     if target.analysis_s is not None:
         suite.set("time", f"{target.analysis_s:.3f}")
-    return _counted(suite)
+    return counted(suite)
 
 
 def _finding(
@@ -61,16 +66,16 @@ def _finding(
             *([f"With it: {worse}"] if worse else []),
         ]
         details.append(f"Fix: {wording.fix_line(checked.finding)}")
-        _problem(case, "failure", checked.finding.message, details)
+        add_problem(case, "failure", checked.finding.message, details)
     else:
         ET.SubElement(case, "system-out").text = visible(checked.finding.message)
 
 
 def _case(suite: ET.Element, target: CheckedTarget, name: str) -> ET.Element:
-    return _named(suite, f"graphdoctor.{visible(target.name)}", name)
+    return add_case(suite, f"graphdoctor.{visible(target.name)}", name)
 
 
-def _named(suite: ET.Element, classname: str, name: str) -> ET.Element:
+def add_case(suite: ET.Element, classname: str, name: str) -> ET.Element:
     """A case whose name is the only one of its suite: what reads these files keeps one of a name.
 
     It has no time of its own: one analysis, whose time its suite has, finds all of them.
@@ -80,7 +85,8 @@ def _named(suite: ET.Element, classname: str, name: str) -> ET.Element:
     return ET.SubElement(suite, "testcase", {"classname": classname, "name": unique})
 
 
-def _problem(case: ET.Element, kind: str, message: str, details: Sequence[str]) -> None:
+def add_problem(case: ET.Element, kind: str, message: str, details: Sequence[str]) -> None:
+    """Let a case fail."""
     problem = ET.SubElement(case, kind, message=visible(message), type="graphdoctor")
     problem.text = "\n".join(details)
 
@@ -91,13 +97,14 @@ def _stale(root: ET.Element, check: Check) -> None:
     suite = ET.SubElement(root, "testsuite", name="baseline")
     for entry in check.stale:
         name = visible(f"{entry.rule} {entry.path} {entry.source} ({entry.target})")
-        case = _named(suite, "graphdoctor.check.baseline", name)
+        case = add_case(suite, "graphdoctor.check.baseline", name)
         if check.stale_fails:
-            _problem(case, "failure", f"no longer occurs: {wording.PRUNE} drops it", ())
-    _counted(suite)
+            add_problem(case, "failure", f"no longer occurs: {wording.PRUNE} drops it", ())
+    counted(suite)
 
 
-def _counted(suite: ET.Element) -> ET.Element:
+def counted(suite: ET.Element) -> ET.Element:
+    """The suite, with the numbers of its cases."""
     suite.set("tests", str(len(suite)))
     for total, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(total, str(len(suite.findall(f"testcase/{tag}"))))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from graphdoctor.values.audited import (
@@ -14,7 +16,7 @@ from graphdoctor.values.audited import (
     WrongReplay,
 )
 from graphdoctor.values.figures import count_text
-from graphdoctor.values.locations import Location, own_line, place_text
+from graphdoctor.values.locations import Location, own_line, path_text, place_text
 
 _HAPPENED = {
     "freed": "was freed after the capture",
@@ -82,6 +84,17 @@ def faults_of(report: AuditReport) -> tuple[AuditFault, ...]:
         *map(_of_replay, report.wrong_replays),
         *map(_of_input, report.uncopied_inputs),
     )
+
+
+def fingerprints(faults: Sequence[AuditFault], base: str) -> Iterator[str]:
+    """One for each fault, which stays the same if only lines move. Faults of the same words in a file are numbered."""
+    seen: Counter[str] = Counter()
+    for fault in faults:
+        file = path_text(fault.location.file, base) if fault.location is not None else ""
+        words = "\0".join((fault.rule, file, fault.message))
+        digest = hashlib.sha256(words.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+        seen[digest] += 1
+        yield f"{digest}:{seen[digest]}"
 
 
 def headline(report: AuditReport) -> str:

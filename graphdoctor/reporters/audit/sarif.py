@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections import Counter
 from typing import Any
 
-from graphdoctor.reporters.audit_faults import RULES, WHY, AuditFault, faults_of
+from graphdoctor.reporters.audit.faults import RULES, WHY, AuditFault, faults_of, fingerprints
 from graphdoctor.reporters.check.sarif import MOST_RESULTS, one_run, uri
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.audited import AuditReport
@@ -18,7 +16,6 @@ from graphdoctor.values.locations import Location
 def render(report: AuditReport, look: Look) -> str:
     """One run; paths are relative to the folder that the audit was started in."""
     faults = faults_of(report)[:MOST_RESULTS]
-    seen: Counter[str] = Counter()
     return one_run(
         version=report.tool_version,
         identity="graphdoctor/audit/",
@@ -27,7 +24,10 @@ def render(report: AuditReport, look: Look) -> str:
             "executionSuccessful": report.ending == "finished",
             "exitCode": report.exit_code,
         },
-        results=[_result(fault, look.base, seen) for fault in faults],
+        results=[
+            _result(fault, fingerprint, look.base)
+            for fault, fingerprint in zip(faults, fingerprints(faults, look.base), strict=True)
+        ],
     )
 
 
@@ -46,12 +46,8 @@ def _rule(rule: str) -> dict[str, Any]:
     }
 
 
-def _result(fault: AuditFault, base: str, seen: Counter[str]) -> dict[str, Any]:
-    """`seen` counts the faults of the same words in the same file, whose lines may move."""
+def _result(fault: AuditFault, fingerprint: str, base: str) -> dict[str, Any]:
     place = fault.location or Location("pyproject.toml", 1)
-    words = "\0".join((fault.rule, _uri(place.file, base), fault.message))
-    fingerprint = hashlib.sha256(words.encode("utf-8", "backslashreplace")).hexdigest()[:32]
-    seen[fingerprint] += 1
     return {
         "ruleId": fault.rule,
         "ruleIndex": list(RULES).index(fault.rule),
@@ -64,7 +60,7 @@ def _result(fault: AuditFault, base: str, seen: Counter[str]) -> dict[str, Any]:
             for line in fault.lines
             if line.location is not None
         ],
-        "partialFingerprints": {"primaryLocationLineHash": f"{fingerprint}:{seen[fingerprint]}"},
+        "partialFingerprints": {"primaryLocationLineHash": fingerprint},
     }
 
 

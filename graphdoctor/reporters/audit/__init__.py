@@ -1,0 +1,1 @@
+"""What an audit of a program's CUDA graphs found, in each format."""
