@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from graphdoctor.device.observe.collectives import is_collective
+from graphdoctor.device.observe.collectives import TRANSFERS, is_collective
 from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.cause import Refusal
@@ -91,11 +91,9 @@ def _spans(
 Cut = Callable[[Diagnosis], Plan]
 
 
-_RANKS_DIFFER = (
-    "the ranks call other collectives, or some of them can be captured only in part: ranks that replay"
-    " and ranks that do not would wait for each other"
+_REFUSED_ELSEWHERE = (
+    "the step of another rank cannot be captured, and a rank that replays waits for the others"
 )
-_REFUSED_ELSEWHERE = "another rank could not be captured, and ranks replay together or never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +148,11 @@ def capture_and_verify(
     mind with the rules. Without `by_gpu` the session's device says it.
     `ran` are the recorded eager iterations, where what they left behind was noted.
     """
-    if not session.device.meeting.agree(_common(recording, diagnosis, plan)):
-        return Captured((CaptureOutcome(str(WHOLE_STEP), "refused", _RANKS_DIFFER),), plan)
+    meeting = session.device.meeting
+    fails = any(found.effect == "capture-fails" for found in diagnosis.findings)
+    regions_meet = meeting.agree(repr((plan.whole, _collectives_of_regions(recording, plan))))
+    if not meeting.agree(str(fails)):
+        return Captured((CaptureOutcome(str(WHOLE_STEP), "refused", _REFUSED_ELSEWHERE),), plan)
     is_gpu = session.device.kind != "emulated" if by_gpu is None else by_gpu
     meter = _meter(session) if session.device.kind != "emulated" else None
     pool = Pool() if meter is not None else None
@@ -167,36 +168,28 @@ def capture_and_verify(
             return Captured(tuple(outcomes), plan, step, cost, refuted, reserved)
         # Right in these replays, and still not to be recommended: what the findings name can come.
         step.release()
-    elif is_gpu and cut is not None and not session.device.meeting.has_others:
+    elif is_gpu and cut is not None and not meeting.has_others:
         refuted = refuted_alone(session, recording, diagnosis, whole=outcome)
         if refuted:
             plan = cut(diagnosis.without(refuted))
-    if not plan.whole and session.device.has_values:
+    if regions_meet and not plan.whole and session.device.has_values:
         outcomes.extend(verify_regions(session, recording.captured, plan.regions))
     return Captured(tuple(outcomes), plan, refuted=refuted, alone=step is None)
 
 
-def _common(recording: Recording, diagnosis: Diagnosis, plan: Plan) -> str:
-    """What has to be alike on all ranks, for captures and replays to meet: collectives and regions.
-
-    A hazard before the first operator cuts nothing, and a capture ends there all the same.
-    """
-    called = [
+def _collectives_of_regions(recording: Recording, plan: Plan) -> list[list[str]]:
+    """The calls in which a replay of each region waits for other ranks. A send waits for its receive."""
+    iterations = {iteration.index: iteration for iteration in recording.captured}
+    regions = (
         [
-            (op.name, tuple(use.shape for use in op.outputs))
-            for op in iteration.ops
+            "transfer" if op.base_name in TRANSFERS else op.name
+            for op in (iterations[index].ops[place] for place in span)
             if is_collective(op)
         ]
-        for iteration in recording.captured
-    ]
-    return repr(
-        (
-            called,
-            plan.whole,
-            any(found.effect == "capture-fails" for found in diagnosis.findings),
-            [(len(planned.spans), planned.region.operators) for planned in plan.regions],
-        )
+        for planned in plan.regions
+        for index, span in planned.spans
     )
+    return [called for called in regions if called]
 
 
 def _refuted(diagnosis: Diagnosis, recording: Recording) -> Iterator[Finding]:

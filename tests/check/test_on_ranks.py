@@ -140,6 +140,35 @@ def other_models():
     with torch.cuda.stream(torch.cuda.Stream()):
         model = DistributedDataParallel(torch.nn.Linear(4, 4 + me).cuda())
     return model, (torch.ones(4, 4, device="cuda"),)
+
+def branch():
+    first = rank() == 0
+
+    def step(x):
+        y = x * 2
+        if first:  # equal collectives between unequal operators
+            y = y.tanh() + 1
+            dist.all_reduce(y)
+        else:
+            dist.all_reduce(y)
+        return y.relu()
+
+    return step, (torch.ones(4, 4, device="cuda"),)
+
+def pipeline():
+    first = rank() == 0
+    stage = torch.nn.Linear(4, 4).cuda()
+
+    def step(x):
+        if first:
+            y = stage(x).detach()
+            dist.send(y, 1)
+            return y
+        y = torch.empty(4, 4, device="cuda")
+        dist.recv(y, 0)
+        return stage(stage(y))
+
+    return step, (torch.ones(4, 4, device="cuda"),)
 """
 )
 
@@ -261,9 +290,17 @@ def test_a_step_of_ddp_that_breaks_off_on_one_rank_can_be_run_again_on_all(tmp_p
     assert "INTERNAL ASSERT" not in said
 
 
-@pytest.mark.parametrize("name", ["subgroups", "refusing"])
-def test_ranks_that_differ_without_harm_are_kept_in_step(tmp_path: Path, name: str) -> None:
-    assert "GD216" not in page(tmp_path, name)
+@pytest.mark.parametrize("name", ["subgroups", "branch", "pipeline"])
+def test_each_rank_captures_its_own_operators_between_equal_collectives(
+    tmp_path: Path, name: str
+) -> None:
+    said = page(tmp_path, name)
+    assert said.startswith("SAFE")
+    assert "The ranks run different steps: " in said
+
+
+def test_a_rank_with_another_maximum_is_kept_in_step(tmp_path: Path) -> None:
+    assert page(tmp_path, "refusing").startswith("SAFE")
 
 
 def test_options_that_are_for_one_process_are_refused(tmp_path: Path) -> None:
