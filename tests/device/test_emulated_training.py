@@ -172,6 +172,20 @@ def test_capturable_optimizers_step_as_the_others_do(name: str, foreach: bool) -
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
+def test_a_backward_pass_through_weights_that_an_optimizer_has_moved_raises(
+    make: type[torch.optim.Optimizer],
+) -> None:
+    """The kernels for lists of tensors, which a GPU runs, count their writes as any others do."""
+    with EmulatedDevice():
+        x, weight = (torch.ones(3, device="cuda", requires_grad=True) for _ in range(2))
+        loss = (x * weight).sum()
+        loss.backward(retain_graph=True)
+        make([weight], lr=0.1).step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
 def test_a_learning_rate_on_the_device_is_used() -> None:
     def make(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
         rate = torch.tensor(0.1, device="cuda")

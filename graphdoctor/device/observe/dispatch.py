@@ -29,6 +29,7 @@ from graphdoctor.device.observe.operators import (
     parts_in_order,
     tensors_of,
     tensors_of_call,
+    written_tensors,
 )
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.target.state.saved_tensor import PARTS_OF_SPARSE, wraps_others
@@ -228,6 +229,11 @@ class LogicalDeviceMode(ObservedMode):
 
     def run(self, call: Call) -> None:
         call.result = self._run(call)
+        if call.facts.base_name.startswith("_foreach_"):
+            # As CUDA's kernels do: of these operators autograd counts no writes before a mode sees them.
+            for tensor in written_tensors(call.facts, call.args, call.kwargs):
+                if not tensor.is_inference():
+                    torch.autograd.graph.increment_version(tensor)
         if call.on_cuda:
             with torch._C.DisableTorchFunction():  # the function mode need not see what is asked
                 call.fallback = call.fallback or self._doubt(call)

@@ -81,6 +81,11 @@ def likeness(
     """
     if reason := _broken(plain, changed):
         return Likeness(False, reason)
+    if again is not None and again.failure:
+        nudged = ", with its weights moved by one unit in the last place," if rounds else ""
+        return Likeness(
+            False, f"The program as it is{nudged} failed when it was run again: {again.failure}"
+        )
     if captures and not changed.replays:
         return Likeness(False, _no_replay(changed))
     different = _differences(plain, changed)

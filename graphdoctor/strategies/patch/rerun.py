@@ -255,10 +255,13 @@ class _Counted:
 
 
 def _nudge(optimizer: torch.optim.Optimizer, *, upwards: bool) -> None:
-    """Move each weight by about one unit in the last place, every second one the other way; draws no random numbers."""
+    """Move each weight by about one unit in the last place, every second one the other way; draws no random numbers.
+
+    Autograd counts no write: a program may run another backward pass through the weights that fused kernels changed.
+    """
     with torch.no_grad():
         for group in optimizer.param_groups:
-            for weight in group["params"]:
+            for weight in (parameter.data for parameter in group["params"]):
                 if weight.is_floating_point():
                     eps = torch.finfo(weight.dtype).eps * (1.0 if upwards else -1.0)
                     sign = 1.0 - 2.0 * (torch.arange(weight.numel(), device=weight.device) % 2)

@@ -350,7 +350,7 @@ def with_attributes_apart(
             if stands_for.setdefault(name, f"{holder}.{part.attr}") != f"{holder}.{part.attr}":
                 return group, {}
             places.append((part.lineno, part.col_offset, part.end_col_offset or 0, name))
-    return _replaced(group, places), stands_for
+    return replaced(group, places), stands_for
 
 
 def with_inputs_apart(group: Group, varying: set[str]) -> tuple[Group, dict[str, str]]:
@@ -377,7 +377,7 @@ def with_inputs_apart(group: Group, varying: set[str]) -> tuple[Group, dict[str,
         places.append((node.lineno, node.col_offset, node.end_col_offset or 0, name))
         if brought.setdefault(name, expression) != expression:
             return group, {}
-    made = _replaced(group, places)
+    made = replaced(group, places)
     uses = Counter(n.id for s in made.statements for n in ast.walk(s) if isinstance(n, ast.Name))
     is_clear = all(uses[name] == count for name, count in Counter(p[3] for p in places).items())
     return (made, brought) if is_clear else (group, {})
@@ -396,7 +396,7 @@ def draws_tensor(value: ast.expr) -> bool:
     return bool(calls & _MAKES and calls & _DRAWS) and calls <= _PREPARES - {"next", "item"}
 
 
-def _replaced(group: Group, places: Iterable[tuple[int, int, int, str]]) -> Group:
+def replaced(group: Group, places: Iterable[tuple[int, int, int, str]]) -> Group:
     """The group with names in place of parts of lines: line, first and last column, name."""
     lines = [line.encode() for line in group.code.split("\n")]
     for line, start, end, name in sorted(places, reverse=True):

@@ -63,6 +63,12 @@ def test_any_other_difference_leaves_the_diff_out(changed: Run, words: str) -> N
     assert not found.is_same and words in found.sentence
 
 
+def test_a_next_run_that_failed_shows_nothing() -> None:
+    failed = replace(PLAIN, steps=1, failure="RuntimeError: modified")
+    found = likeness(PLAIN, off_by(CHANGED, 1e-3), failed, rounds=True)
+    assert not found.is_same and "moved by one unit in the last place, failed" in found.sentence
+
+
 def test_a_program_that_differs_from_itself_is_held_to_that() -> None:
     again = off_by(replace(PLAIN, printed="step 0 loss 1.5000\nstep 1 loss 1.2502\n"), 1e-6)
     near = off_by(replace(CHANGED, printed="step 0 loss 1.5000\nstep 1 loss 1.2497\n"), -2e-6)

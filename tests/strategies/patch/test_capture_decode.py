@@ -121,6 +121,37 @@ with torch.no_grad():
             "    token = draw(model(token, position))  # call",
         ],
     ),
+    "an action with noise, and one of a normal distribution": (
+        HEAD.replace("import nn\n", "import nn\nfrom torch.distributions import Normal\n")
+        + """\
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean, self.spread = nn.Linear(3, 2), nn.Parameter(torch.zeros(2))
+        self.register_buffer("scale", torch.ones(2) / 2)
+
+    def get_action(self, x):
+        probs = Normal(self.mean(x), self.spread.exp().expand(1, 2))
+        action = probs.sample()
+        return action, probs.log_prob(action)
+
+
+agent, share = Agent().to("cuda"), 0.5
+seen = torch.ones(1, 3, device="cuda")
+for _ in range(14):
+    with torch.no_grad():
+        action, chance = agent.get_action(seen)  # call
+        action += torch.normal(0, agent.scale * share)
+        seen = torch.cat((action, chance.sum(1, keepdim=True)), 1)
+    print(seen.tolist())
+""",
+        [
+            "        action = probs.rsample().detach()",
+            "    action, chance = agent.get_action(seen)  # call",
+            "    std = agent.scale * share",
+            "    action += torch.randn_like(std) * std",
+        ],
+    ),
     "a function for one token": (
         HEAD + DECODE_ONE,
         ["@graphdoctor.capture", "def decode_one_token(model, x, input_pos, **sampling):"],
@@ -249,10 +280,10 @@ for _ in range(8):
         in changed
     )
     assert changed.endswith("decode_step(seen)\n    seen = [int(seen.cpu().numpy()[0])]\n")
-    waits = source.replace("(scores, 0.1)", "(0.0, scale)") + "    env.step(seen)\n"
+    waits = source.replace("(scores, 0.1)", "(1.0, scale)") + "    env.step(seen)\n"
     changed = _changed(tmp_path / "waits.py", waits)
     assert "def act(seen):\n    scores = model(seen, place)  # call\n    return scores\n" in changed
-    assert "    scores = act(seen)\n    scores += torch.normal(0.0, scale)\n" in changed
+    assert "    scores = act(seen)\n    scores += torch.normal(1.0, scale)\n" in changed
 
 
 def test_a_cache_for_each_prompt_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from graphdoctor.pipeline import diagnose_program
 from graphdoctor.strategies.patch.made import Choice, tried, with_patch
-from graphdoctor.strategies.patch.rerun import MOST_STEPS, Task
+from graphdoctor.strategies.patch.rerun import MOST_STEPS, Task, reruns
 from graphdoctor.strategies.patch.source import changed_sources
 from graphdoctor.target.program.launch import Program
 from graphdoctor.values.options import AnalyzeOptions, Bounds, RunOptions
@@ -111,6 +111,30 @@ def test_generate_gets_a_cache_of_fixed_length(tmp_path: Path) -> None:
     _, plainer = made[1].proposals[0]
     text = changed_sources(plainer.changes)[str(file)][1]
     assert 'eos_token_id=None, max_new_tokens=12, cache_implementation="static",' in text
+
+
+TWO_BACKWARDS = """\
+import torch
+
+x = torch.ones(3, device="cuda", requires_grad=True)
+weight = torch.ones(3, device="cuda", requires_grad=True)
+optimizer = torch.optim.Adam([weight], lr=0.1, fused=True)
+for _ in range(4):
+    loss = (x * weight).sum()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    loss.backward()
+print(x.grad.tolist())
+"""
+
+
+def test_a_nudge_stops_no_backward_pass_that_the_program_can_run(tmp_path: Path) -> None:
+    (tmp_path / "twice.py").write_text(TWO_BACKWARDS)
+    program = Program(str(tmp_path / "twice.py"))
+    task = Task(program, str(tmp_path), "emulated", "h100", MOST_STEPS, optimizers="nudged")
+    with reruns(60.0) as run:
+        nudged = run(task)
+    assert (nudged.failure, nudged.steps, nudged.printed[:1]) == ("", 4, "[")
 
 
 # The loop remembers its model under a name that nothing but an argument binds, and prints what a graph changes.

@@ -16,6 +16,11 @@ from graphdoctor.strategies.patch.edits.capture_model import gain_of_modules
 from graphdoctor.strategies.patch.edits.capture_step import CAPTURE, Extraction, codes_in
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.edits.unchecked_distributions import unchecked_at
+from graphdoctor.strategies.patch.edits.unchecked_draws import (
+    is_replaceable,
+    unchecked_samples,
+    with_unchecked_draws,
+)
 from graphdoctor.strategies.patch.source import At, Change, Decorator, Import, source_of
 from graphdoctor.strategies.patch.step_parts import (
     Parts,
@@ -79,6 +84,8 @@ class CaptureDecode:
             span = _to_the_token(span)
             code = [*span.block[span.first : span.last + 1]]
             parts = as_one_group(code, text)
+            (group,) = parts.groups
+            parts = replace(parts, groups=(with_unchecked_draws(group, text),))
             wrapper = CAPTURE
             if trains:
                 if name := _differentiated(span, parts):
@@ -105,7 +112,7 @@ class CaptureDecode:
             (file, span.first_line),
             *((file, f.lineno) for f in functions if f.name in reached),
         }
-        changes = (*changes, *unchecked_at(file, places))
+        changes = (*changes, *unchecked_at(file, places), *unchecked_samples(file, places))
         estimate = step.report.estimate
         what = "computes the next action" if acts else "gets from one token to the next"
         return Proposal(
@@ -157,7 +164,7 @@ def _to_the_token(span: Span) -> Span:
     statement = span.block[span.first]
     if not _computes(statement) and read_on_host(statement) is None:
         raise NoProposal("the statement that calls the model does more than to bind its result")
-    if waits := _waits(statement):
+    if waits := _waits(statement, is_rewritten=True):
         raise NoProposal(f"the host waits for `{waits}()` in the statement that calls the model")
     counters = {*_counters(span.around)}
     if counted := Names([statement]).early & counters:
@@ -169,7 +176,7 @@ def _to_the_token(span: Span) -> Span:
         names = Names([statement])
         if not names.early & made or names.early & counters:
             break
-        if _grows(statement) or _waits(statement):
+        if _grows(statement) or _waits(statement, is_rewritten=True):
             break
         on_gpu = _computes(statement, made)
         if not on_gpu and read_on_host(statement) is None:
@@ -233,9 +240,11 @@ def _computes(statement: ast.stmt, made: Container[str] = ()) -> bool:
     return isinstance(statement, ast.AnnAssign)
 
 
-def _waits(statement: ast.stmt) -> str:
+def _waits(statement: ast.stmt, *, is_rewritten: bool = False) -> str:
     """A function that it calls whose operator always makes the host wait, such as `torch.normal(0.0, scale)`."""
     for call in (n for n in ast.walk(statement) if isinstance(n, ast.Call)):
+        if is_rewritten and is_replaceable(call):
+            continue
         name = last_name(call.func)
         for fact in load_table().hazards.get(name, ()):
             kinds = fact.operator.partition(f"aten.{name}.")[2].split("_")
