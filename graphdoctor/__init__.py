@@ -52,7 +52,7 @@ def __getattr__(name: str) -> object:
     try:
         found: object = getattr(importlib.import_module(_LOADED_FROM[name]), name)
     except (ImportError, OSError) as error:
-        from graphdoctor.values.no_torch import raise_if_of_torch
+        from graphdoctor.values.errors import raise_if_of_torch
 
         raise_if_of_torch(error)
         raise

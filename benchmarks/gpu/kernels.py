@@ -211,9 +211,8 @@ def _timed(target: Any, trace: Path) -> dict[str, Any]:
     from graphdoctor.graphs.capture import Pool
     from graphdoctor.graphs.cause import Refusal
     from graphdoctor.graphs.whole_step import capture_whole_step, fresh_inputs
-    from graphdoctor.measure.endurance import blocks_for
     from graphdoctor.measure.profile import ready_for_graphs
-    from graphdoctor.measure.wall_clock import Blocks, measure
+    from graphdoctor.measure.wall_clock import Blocks, blocks_for, measure
     from graphdoctor.target import snapshot
 
     inputs = fresh_inputs(target)

@@ -22,9 +22,8 @@ from graphdoctor.pipeline import Setting, open_setting, put_back, study
 from graphdoctor.record.place import place
 from graphdoctor.strategies import STRATEGIES
 from graphdoctor.strategies.foresee import foresee
-from graphdoctor.strategies.strategy import Known
+from graphdoctor.strategies.strategy import Known, varying_shapes
 from graphdoctor.strategies.trial import Terms, carry_out
-from graphdoctor.strategies.varying import varying_shapes
 from graphdoctor.target import Target, resolve
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.speed import StrategyOutcome

@@ -128,7 +128,7 @@ def _page(found: Row) -> Iterator[str]:
     )
     yield from table(("figure", "all families", "one left out"), _figures(found))
     yield (
-        "Widths (`graphdoctor/estimate/widths.py`), as multiples of the distance of a prediction's corners; of"
+        "Widths (`graphdoctor/estimate/ranges.py`), as multiples of the distance of a prediction's corners; of"
         " parts, split steps and segments, to either side in log: "
         + ", ".join(
             f"{name.replace('speed-up', 'speedup')} {times:.2f}"

@@ -43,7 +43,7 @@ from graphdoctor.estimate.fitted import corners_from_eager
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.estimate.predict import corners
-from graphdoctor.estimate.widths import LEAST, Width, capped
+from graphdoctor.estimate.ranges import LEAST, Width, capped
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.figures import Range
 

@@ -23,8 +23,7 @@ from graphdoctor.record.place import place
 from graphdoctor.record.without_values import without_values
 from graphdoctor.strategies import STRATEGIES
 from graphdoctor.strategies.evidence import Studied
-from graphdoctor.strategies.strategy import Known
-from graphdoctor.strategies.varying import varying_shapes
+from graphdoctor.strategies.strategy import Known, varying_shapes
 from graphdoctor.target import resolve
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.recording import Iteration

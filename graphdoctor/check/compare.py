@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from graphdoctor.check.fingerprint import Key, keys_of
+from graphdoctor.check.baseline import Key, keys_of
 from graphdoctor.check.relative_paths import RelativePaths
 from graphdoctor.check.step_figures import figures_of
 from graphdoctor.values.captures import Region

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from msgspec.structs import asdict
 
 import graphdoctor
-from graphdoctor.check.baseline import Accepted, Baseline, Entry
-from graphdoctor.check.fingerprint import Key, keys_of
+from graphdoctor.check.baseline import Accepted, Baseline, Entry, Key, keys_of
 from graphdoctor.check.relative_paths import RelativePaths, is_inside, nearest_place
 from graphdoctor.check.selection import selected, unused_comments
 from graphdoctor.check.settings.files import Project

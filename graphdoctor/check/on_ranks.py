@@ -17,8 +17,8 @@ from graphdoctor.check.relative_paths import RelativePaths
 from graphdoctor.check.run_targets import WORK, Job, Place, Result
 from graphdoctor.device.processes.forked import run_forked
 from graphdoctor.device.processes.launched import STARTED_HERE
+from graphdoctor.device.processes.overdue import Stand, did_not_end
 from graphdoctor.device.processes.process import Ended
-from graphdoctor.device.processes.stand import Stand, did_not_end
 from graphdoctor.diagnose.all_ranks import merged
 from graphdoctor.reporters.plain_json import written
 from graphdoctor.values.check import Fault

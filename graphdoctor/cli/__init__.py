@@ -29,9 +29,8 @@ from graphdoctor.cli.sweep import SweepCommand
 from graphdoctor.cli.trace import TraceCommand
 from graphdoctor.cli.view import ViewCommand
 from graphdoctor.cli.watch import WatchCommand
-from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeError
+from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeError, raise_if_of_torch
 from graphdoctor.values.escape import visible, visible_lines
-from graphdoctor.values.no_torch import raise_if_of_torch
 from graphdoctor.values.spelling import meant
 
 EXIT_INTERRUPTED = 130

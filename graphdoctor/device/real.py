@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.ctc_lengths import stand_in_for_ctc_loss
-from graphdoctor.device.observe.data_parallel import WhereMade
 from graphdoctor.device.observe.dispatch import ObservedMode
-from graphdoctor.device.observe.earlier_graphs import EarlierGraphs
+from graphdoctor.device.observe.earlier_graphs import EarlierGraphs, WhereMade
 from graphdoctor.device.observe.host_calls import (
     RNG_CALLS,
     answer_as_captured,

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from graphdoctor.estimate.costs import bandwidth_gb_s, transfer_us
-from graphdoctor.estimate.foreach import launches_over
 from graphdoctor.estimate.gpus import DeviceProfile, Figure
+from graphdoctor.estimate.kernels import launches_over
 from graphdoctor.estimate.layout import Piece
 from graphdoctor.estimate.ranges import ZERO
 from graphdoctor.values.recording import Iteration, Op, TensorUse

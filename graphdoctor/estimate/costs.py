@@ -7,12 +7,13 @@ from functools import lru_cache
 from msgspec import Struct
 
 from graphdoctor.estimate.convolutions import is_convolution, passes, small_bytes
-from graphdoctor.estimate.embeddings import GRADIENTS, gradient_us
-from graphdoctor.estimate.foreach import is_foreach
 from graphdoctor.estimate.gpus import DeviceProfile, Figure
 from graphdoctor.estimate.kernels import (
+    GRADIENTS,
     KernelKind,
+    gradient_us,
     is_attention,
+    is_foreach,
     kernel_kind,
     launches,
 )

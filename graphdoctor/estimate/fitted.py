@@ -17,10 +17,9 @@ from graphdoctor.estimate.calls import NO_CALLS, Calls, Regions, calling, handed
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level
 from graphdoctor.estimate.layout import Case, Piece, settled, taken_in_a_row, work_of
 from graphdoctor.estimate.predict import graph_pieces
-from graphdoctor.estimate.ranges import around
+from graphdoctor.estimate.ranges import around, from_eager
 from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.estimate.two_lanes import Work
-from graphdoctor.estimate.widths import from_eager
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration
 

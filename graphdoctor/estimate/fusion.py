@@ -8,11 +8,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from graphdoctor.estimate.calls import Regions
-from graphdoctor.estimate.foreach import is_foreach
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.kernels import (
     KERNELS,
     is_attention,
+    is_foreach,
     launches,
 )
 from graphdoctor.estimate.predict import estimate

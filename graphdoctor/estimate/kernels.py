@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -12,12 +13,99 @@ from graphdoctor.estimate.convolutions import (
     passes,
     small_launches,
 )
-from graphdoctor.estimate.embeddings import GRADIENTS, gradient_launches
-from graphdoctor.estimate.foreach import foreach_launches, is_foreach, is_of_short_kernels
 from graphdoctor.estimate.products import PRODUCTS, product_of
 from graphdoctor.operators import measured_kernels
 from graphdoctor.operators.conditions import indexes_by_mask
 from graphdoctor.values.recording import Op, TensorUse
+
+# ATen/native/cuda/MultiTensorApply.cuh: tensors a launch holds by the number of lists, blocks a
+# launch holds, elements a block covers.
+_TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)
+_BLOCKS_PER_LAUNCH = 320
+ELEMENTS_PER_BLOCK = 65536
+
+
+def is_foreach(op: Op) -> bool:
+    return op.base_name.startswith(("_foreach_", "_fused_ad", "_fused_sgd", "_amp_foreach"))
+
+
+def foreach_launches(op: Op) -> int:
+    """How many launches the operator takes."""
+    lists = tensor_lists(op)
+    if not lists:
+        return 0
+    if _is_one_by_one(lists):
+        return len(lists[0])
+    return launches_over(lists[0], lists=len(lists))
+
+
+def launches_over(tensors: Sequence[TensorUse], *, lists: int) -> int:
+    """How many launches walk so many lists of tensors of these sizes together."""
+    per_launch = _TENSORS_PER_LAUNCH[min(lists, len(_TENSORS_PER_LAUNCH)) - 1]
+    blocks = sum(-(-use.numel // ELEMENTS_PER_BLOCK) for use in tensors)
+    return max(-(-len(tensors) // per_launch), -(-blocks // _BLOCKS_PER_LAUNCH), 1)
+
+
+def is_of_short_kernels(op: Op) -> bool:
+    """Whether its kernels are as those of one small operator, and not an optimizer's."""
+    lists = tensor_lists(op)
+    # A number in each tensor, as in counts of steps, takes a kernel as short as any.
+    are_numbers = bool(lists) and all(use.numel == 1 for use in lists[0])
+    return are_numbers or _is_one_by_one(lists)
+
+
+def _is_one_by_one(lists: Sequence[Sequence[TensorUse]]) -> bool:
+    """Whether each tensor is divided by a number of its own, which no kernel does for all together."""
+    return (
+        len(lists) > 1
+        and any(not use.shape for use in lists[1])
+        and any(use.shape for use in lists[0])
+    )
+
+
+def tensor_lists(op: Op) -> list[list[TensorUse]]:
+    """The lists of tensors that a foreach operator walks together, its results counting as one."""
+    found: list[list[TensorUse]] = []
+    for arg in (*op.args, *(value for _, value in op.kwargs)):
+        if isinstance(arg, tuple):
+            uses = [item for item in arg if isinstance(item, TensorUse)]
+            if uses:
+                found.append(uses)
+    if found and not op.writes and op.outputs:
+        found.append(list(op.outputs))
+    return found
+
+
+GRADIENTS = ("embedding_dense_backward", "_embedding_bag_backward", "_embedding_bag_dense_backward")
+_UNSORTED = 3072  # indices at most
+_OF_FEW, _OF_A_BAG, _OF_MANY = 2, 13, 30
+_EACH_INDEX_US = 0.027  # one after the other, whatever the rows' length
+# CUB sorts few pairs of 64 bits in one block, which took 13.8 us of 64 and of 128 indices; 10,240 took eight passes of
+# 5.8 us. What is said here is beyond the smallest kernels.
+_ONE_BLOCK = 2304
+_SORT_IN_A_BLOCK_US, _SORT_US = 13.0, 50.0
+
+
+def gradient_launches(op: Op) -> int:
+    if op.base_name != GRADIENTS[0]:
+        return _OF_A_BAG
+    return _OF_MANY if _is_sorted(op) else _OF_FEW
+
+
+def gradient_us(op: Op) -> float:
+    """What its kernels take longer than the smallest ones and their data."""
+    if op.base_name == GRADIENTS[0] and not _is_sorted(op):
+        return _EACH_INDEX_US * _indices(op)
+    return _SORT_IN_A_BLOCK_US if _indices(op) <= _ONE_BLOCK else _SORT_US
+
+
+def _is_sorted(op: Op) -> bool:
+    return _indices(op) > _UNSORTED or True in op.args[4:5]  # scaled by how often each comes
+
+
+def _indices(op: Op) -> int:
+    return op.inputs[1].numel if len(op.inputs) > 1 else 0
+
 
 KernelKind = Literal[
     "stream",

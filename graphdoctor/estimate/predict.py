@@ -13,10 +13,18 @@ from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level, assumed_figu
 from graphdoctor.estimate.hosts import slowed
 from graphdoctor.estimate.layout import Case, Piece, lay_out
 from graphdoctor.estimate.network import network_notes, network_terms
-from graphdoctor.estimate.ranges import ZERO, around, pooled_width
+from graphdoctor.estimate.ranges import (
+    BUSY,
+    EAGER,
+    GRAPH,
+    SPEEDUP,
+    ZERO,
+    around,
+    capped,
+    pooled_width,
+)
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
 from graphdoctor.estimate.two_lanes import Laid
-from graphdoctor.estimate.widths import BUSY, EAGER, GRAPH, SPEEDUP, capped
 from graphdoctor.estimate.work import matrix_flops
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration, Op, TensorUse

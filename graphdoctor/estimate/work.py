@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from graphdoctor.estimate.convolutions import is_convolution, passes
-from graphdoctor.estimate.foreach import ELEMENTS_PER_BLOCK, tensor_lists
-from graphdoctor.estimate.kernels import is_attention
+from graphdoctor.estimate.kernels import ELEMENTS_PER_BLOCK, is_attention, tensor_lists
 from graphdoctor.estimate.products import product_of
 from graphdoctor.values.recording import Op, TensorUse
 

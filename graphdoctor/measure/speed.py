@@ -16,9 +16,8 @@ from graphdoctor.device.observe.meeting import Meeting
 from graphdoctor.estimate import estimate, on_other_hosts, step_lanes
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.graphs.whole_step import CapturedStep
-from graphdoctor.measure.endurance import blocks_for
 from graphdoctor.measure.profile import Profile, profile_step
-from graphdoctor.measure.wall_clock import Blocks, measure
+from graphdoctor.measure.wall_clock import Blocks, blocks_for, measure
 from graphdoctor.partition import Plan
 from graphdoctor.proof.stage import Captured
 from graphdoctor.record.session import Session

@@ -1,6 +1,6 @@
 """What each ATen operator does: kernels, host syncs, random numbers, refused captures. Without torch."""
 
-from graphdoctor.operators.conditions import CONDITIONS
+from graphdoctor.operators.conditions import CONDITIONS, call_draws, draws
 from graphdoctor.operators.host_syncs import (
     Transfer,
     host_learns,
@@ -8,7 +8,6 @@ from graphdoctor.operators.host_syncs import (
     transfer_of,
     waiting_backwards,
 )
-from graphdoctor.operators.randomness import call_draws, draws
 from graphdoctor.operators.table import (
     EFFECTS,
     OperatorFact,

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from graphdoctor.partition.partition import partition
-from graphdoctor.partition.plan import Plan, PlannedRegion
+from graphdoctor.partition.regions import Plan, PlannedRegion
 
 __all__ = ["Plan", "PlannedRegion", "partition"]

@@ -13,8 +13,9 @@ import networkx as nx
 from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.partition.hazards import Hazards, Signatures, cutting, hazards
-from graphdoctor.partition.plan import Plan, PlannedRegion
 from graphdoctor.partition.regions import (
+    Plan,
+    PlannedRegion,
     Surroundings,
     described,
     forward_work,

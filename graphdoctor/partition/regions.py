@@ -12,12 +12,40 @@ from graphdoctor.estimate import saving_us
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.timeline import copy_pieces
 from graphdoctor.partition.hazards import Hazards
-from graphdoctor.partition.plan import PlannedRegion
 from graphdoctor.partition.schedule import Schedule
 from graphdoctor.values.captures import Region
 from graphdoctor.values.figures import Range, count_text
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import Iteration, Op, TensorUse
+
+
+@dataclass(frozen=True)
+class PlannedRegion:
+    """A region and where it lies: for each iteration that runs it, the indices of its operators.
+
+    The indices rise; gaps are operators that move out of the region's way.
+    """
+
+    region: Region
+    spans: tuple[tuple[int, tuple[int, ...]], ...]
+
+    def ops_in(self, iteration: int) -> tuple[int, ...]:
+        """Its operators in the iteration of this index; none if the iteration does not run it."""
+        return dict(self.spans).get(iteration, ())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which operators of the captured iterations can become graphs.
+
+    `whole`: nothing stands in the way and one region holds all device operators of every
+    iteration. `safe_modules` are paths of modules that could be captured by themselves.
+    """
+
+    regions: tuple[PlannedRegion, ...]
+    safe_modules: tuple[str, ...]
+    whole: bool
+
 
 FEWEST_LAUNCHES = 10  # below this, launching the graph costs about what it saves
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from graphdoctor.graphs.compare import dense_bits, local_part
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.record import Session
-from graphdoctor.target.state.contents import contents_of
+from graphdoctor.target.state.saved_tensor import contents_of
 from graphdoctor.target.state.shared_memory import address_of, lies_on_cpu
 from graphdoctor.target.state.snapshot import Snapshot
 from graphdoctor.target.target import Inputs

@@ -12,8 +12,8 @@ import torch
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.record.held_by_wrappers import gathered_parameters
 from graphdoctor.record.operators import OperatorObserver
-from graphdoctor.record.outcome import floating_values, least_and_largest
 from graphdoctor.record.session import Session
+from graphdoctor.record.variation import floating_values, least_and_largest
 from graphdoctor.target.state.snapshot import has_memory
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs

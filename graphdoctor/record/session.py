@@ -18,9 +18,8 @@ from graphdoctor.device.observe.meeting import Meeting
 from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.record.held_by_wrappers import path_of_ddp
-from graphdoctor.record.outcome import Outcome, PathObserver
 from graphdoctor.record.scopes import Scopes
-from graphdoctor.record.variation import in_turn, settled
+from graphdoctor.record.variation import Outcome, PathObserver, in_turn, settled
 from graphdoctor.target.state.clone import clone_inputs, memory_of, tensor_leaves
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target

@@ -27,7 +27,7 @@ from graphdoctor.strategies.recommend import (
     with_noise_told,
     would_pay_more,
 )
-from graphdoctor.strategies.strategy import Known, Strategy
+from graphdoctor.strategies.strategy import Known, Strategy, varying_shapes
 from graphdoctor.strategies.timing import Timed, profile_beside
 from graphdoctor.strategies.trial import (
     MEASURE_S,
@@ -37,7 +37,6 @@ from graphdoctor.strategies.trial import (
     with_times,
     with_verification,
 )
-from graphdoctor.strategies.varying import varying_shapes
 from graphdoctor.values.captures import CaptureOutcome, outcome_of_whole_step
 from graphdoctor.values.errors import Interrupted
 from graphdoctor.values.figures import ratio_range, ratio_text

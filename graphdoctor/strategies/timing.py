@@ -12,10 +12,9 @@ import numpy as np
 from msgspec import Struct
 
 from graphdoctor.estimate.gpus import DeviceProfile
-from graphdoctor.measure.endurance import blocks_for
 from graphdoctor.measure.profile import profile_step
 from graphdoctor.measure.speed import steps_to_profile
-from graphdoctor.measure.wall_clock import Blocks, measure
+from graphdoctor.measure.wall_clock import Blocks, blocks_for, measure
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.target.state.snapshot import Snapshot, named_values

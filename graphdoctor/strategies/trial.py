@@ -18,8 +18,7 @@ from graphdoctor.operators import draws
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.built_step import BuiltStep
-from graphdoctor.strategies.compilers.arithmetic import OWN_DIGITS, digits_of
-from graphdoctor.strategies.compilers.verify import CompiledJudge
+from graphdoctor.strategies.compilers.verify import OWN_DIGITS, CompiledJudge, digits_of
 from graphdoctor.strategies.foresee import predicted_for
 from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
 from graphdoctor.strategies.timing import Timed, break_even_calls, time_built

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphdoctor.check.fingerprint import Key, keys_of
+from graphdoctor.check.baseline import Key, keys_of
 from graphdoctor.values.locations import Excerpt
 from tests.support.checking import finding
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphdoctor.check.baseline import Accepted, Baseline, Entry, make
+from graphdoctor.check.baseline import Accepted, Baseline, Entry, keys_of, make, normalised
 from graphdoctor.check.baseline_update import accept, prune
-from graphdoctor.check.fingerprint import keys_of, normalised
 from graphdoctor.check.gate import Outcome, entries_of, gate
 from graphdoctor.check.settings.settings import Budgets, TargetSettings
 from graphdoctor.check.step_figures import SYNC_RULES, beyond_baseline, beyond_budget, figures_of

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from graphdoctor.device.observe.data_parallel import WhereMade
+from graphdoctor.device.observe.earlier_graphs import WhereMade
 from graphdoctor.device.observe.patches import Patches
 from tests.support.emulated import Seen
 

@@ -18,7 +18,7 @@ from graphdoctor.device.observe.known_results import (
     results_known,
 )
 from graphdoctor.device.observe.operators import Call
-from graphdoctor.target.state import contents, saved_tensor
+from graphdoctor.target.state import saved_tensor
 from graphdoctor.target.state.snapshot import snapshot
 from graphdoctor.target.state.switches import PRECISIONS
 from tests.support.emulated import captured, device
@@ -269,12 +269,12 @@ def test_a_snapshot_s_number_is_told_from_a_sum_that_is_the_same_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ones = torch.ones(1 << 16, dtype=torch.int64)
-    monkeypatch.setattr(contents, "_factors", lambda: (ones, ones))
+    monkeypatch.setattr(saved_tensor, "_factors", lambda: (ones, ones))
     monkeypatch.setattr(saved_tensor, "_NUMBERS", count(7))
     held, other = torch.tensor([3]), torch.tensor([7])
     kept = snapshot({"held": held})
-    assert contents.copy_with_bits_of(held) == contents._sums(other) == (7, 0)
-    assert contents.contents_of(held) != contents.contents_of(other)
+    assert saved_tensor.copy_with_bits_of(held) == saved_tensor._sums(other) == (7, 0)
+    assert saved_tensor.contents_of(held) != saved_tensor.contents_of(other)
     kept.restore()
 
 

@@ -8,7 +8,7 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from graphdoctor.device.processes import launched, overdue
-from graphdoctor.device.processes.stand import Stand, did_not_end
+from graphdoctor.device.processes.overdue import Stand, did_not_end
 
 
 @pytest.fixture

@@ -14,9 +14,16 @@ from graphdoctor.estimate.costs import bandwidth_gb_s
 from graphdoctor.estimate.fitted import Observed, fitted_speedup
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, load_profile
 from graphdoctor.estimate.predict import corners
-from graphdoctor.estimate.ranges import around, divide, pooled_width, stretched, towards
+from graphdoctor.estimate.ranges import (
+    LEAST,
+    around,
+    divide,
+    from_eager,
+    pooled_width,
+    stretched,
+    towards,
+)
 from graphdoctor.estimate.two_lanes import Work, run
-from graphdoctor.estimate.widths import LEAST, from_eager
 from graphdoctor.values.figures import Range
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.host_events import HostEvent, Sync

@@ -9,8 +9,7 @@ import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
-from graphdoctor.measure.endurance import blocks_for
-from graphdoctor.measure.wall_clock import Blocks
+from graphdoctor.measure.wall_clock import Blocks, blocks_for
 from graphdoctor.target.target import Inputs, Target
 
 

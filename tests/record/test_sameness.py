@@ -10,7 +10,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from graphdoctor.record.later.sameness import (
+from graphdoctor.record.later.later_events import (
     Event,
     StepRun,
     all_match,

@@ -11,14 +11,13 @@ import pytest
 from graphdoctor.record.later.later_events import (
     FAR,
     OtherStep,
+    StepRun,
     constants,
     first_other_step,
     nearest_other_step,
     runs_of,
 )
-from graphdoctor.record.later.sameness import StepRun
-from graphdoctor.record.later.sandbox import LineTrace
-from graphdoctor.record.later.side_effects import LeavesStep
+from graphdoctor.record.later.sandbox import LeavesStep, LineTrace
 from graphdoctor.record.later.trends import Trend
 from graphdoctor.target.state.paths import StatePath
 from graphdoctor.values.errors import UserCodeError

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from graphdoctor.target.state.readers import readers_of
+from graphdoctor.target.state.snapshot import readers_of
 
 
 class Held:

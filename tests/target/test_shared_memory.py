@@ -9,8 +9,7 @@ import torch
 
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.proof.eager_runs import digest
-from graphdoctor.target.state.contents import contents_of
-from graphdoctor.target.state.saved_tensor import USERS_MEMORY
+from graphdoctor.target.state.saved_tensor import USERS_MEMORY, contents_of
 from graphdoctor.target.state.shared_memory import address_of, begin_of, give_own_memory, is_shared
 from graphdoctor.target.state.snapshot import snapshot
 

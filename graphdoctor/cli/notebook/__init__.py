@@ -39,7 +39,7 @@ def _analyzed(shell: Any, line: str, cell: str) -> Report:
     from IPython.core.error import UsageError as ShownInOneLine
 
     from graphdoctor.pipeline import analyze
-    from graphdoctor.pipeline.cells import CellNames
+    from graphdoctor.pipeline.of_target import CellNames
 
     cell = shell.transform_cell(cell)
     # Its last input is this cell; the count of executions may be ahead of it already.

@@ -17,11 +17,11 @@ from graphdoctor.device.emulated.logical import LocalRank, LogicalDevice
 from graphdoctor.device.emulated.methods import stand_in_for_methods
 from graphdoctor.device.emulated.process_groups import stand_in_for_process_groups
 from graphdoctor.device.emulated.shapes import Shapes
-from graphdoctor.device.emulated.sharding import stand_in_for_sharding
 from graphdoctor.device.emulated.stand_ins import (
     stand_in_for_addresses,
     stand_in_for_python,
     stand_in_for_saving,
+    stand_in_for_sharding,
     stand_in_for_threads,
 )
 from graphdoctor.device.emulated.streams import (

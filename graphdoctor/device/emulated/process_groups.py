@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from graphdoctor.device.emulated.streams import StreamingDevice
 from graphdoctor.device.observe.collectives import is_finished_transfer
-from graphdoctor.device.observe.data_parallel import WhereMade
+from graphdoctor.device.observe.earlier_graphs import WhereMade
 from graphdoctor.device.observe.meeting import Meeting
 from graphdoctor.device.observe.operators import Call, Observer, tensors_of, tensors_of_call
 from graphdoctor.device.observe.patches import Patches

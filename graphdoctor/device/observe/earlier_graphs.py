@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from graphdoctor.device.observe.operators import Call, Observer
+from graphdoctor.device.observe.patches import Patches
 from graphdoctor.target.state.accumulations import is_data_parallel, mark_all, marked
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.values.figures import joined
-from graphdoctor.values.host_events import EarlierGraph, HostEvent
+from graphdoctor.values.host_events import DdpOnDefaultStream, EarlierGraph, HostEvent
 
 LEGACY = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
 _KEPT_BY, _LOOKED = "graphdoctor: kept alive by", "graphdoctor: looked at"
@@ -145,3 +149,38 @@ def _paths_to_accumulations(tensors: Mapping[str, torch.Tensor]) -> dict[Any, st
                 found.setdefault(node, f"`{path}`")
             waiting += [earlier for earlier, _ in node.next_functions]
     return found
+
+
+class WhereMade:
+    """The modules that were made on the default stream, from when it looks at their making on."""
+
+    def __init__(self, device: Telling, is_on_default_stream: Callable[[], bool]) -> None:
+        self._device, self._is_on_default_stream = device, is_on_default_stream
+        self._made: WeakSet[Any] = WeakSet()
+
+    def look_at_making(self, patches: Patches) -> None:
+        def initializing(original: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(original)
+            def _ddp_init_helper(module: Any, *args: Any, **kwargs: Any) -> Any:
+                if module.device_type == "cuda" and self._is_on_default_stream():
+                    self._made.add(module)
+                return original(module, *args, **kwargs)
+
+            return _ddp_init_helper
+
+        patches.replace(DistributedDataParallel, "_ddp_init_helper", initializing)
+
+    def tell_of_runs(self, patches: Patches) -> None:
+        """Let the device tell where such a module runs and takes gradients."""
+
+        def running(original: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(original)
+            def _pre_forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
+                if module in self._made and torch.is_grad_enabled():
+                    event = DdpOnDefaultStream("DistributedDataParallel()", refusal=LEGACY)
+                    self._device.event(event)
+                return original(module, *inputs, **kwargs)
+
+            return _pre_forward
+
+        patches.replace(DistributedDataParallel, "_pre_forward", running)

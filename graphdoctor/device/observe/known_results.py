@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.operators import Call, tensors_of
-from graphdoctor.target.state.contents import Contents, contents_of
+from graphdoctor.target.state.saved_tensor import Contents, contents_of
 from graphdoctor.target.state.shared_memory import (
     begin_of,
     copied_when_written,

@@ -29,9 +29,8 @@ from graphdoctor.device.processes.process import (
     end_group,
     environment,
 )
-from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError
+from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError, require_torch
 from graphdoctor.values.escape import visible
-from graphdoctor.values.no_torch import require_torch
 
 _STOP_S = 5.0
 _POLL_S = 0.01

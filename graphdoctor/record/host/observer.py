@@ -1,9 +1,12 @@
-"""Watch a run of the step on the host: random draws, clocks, items taken, and state that changes."""
+"""Watch a run of the step on the host: draws, clocks, items taken, queries outside, and state that changes."""
 
 from __future__ import annotations
 
 import datetime
+import os
+import pathlib
 import random
+import socket
 import sys
 import threading
 import time
@@ -12,13 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
 from inspect import CO_GENERATOR
-from types import FrameType
+from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import Any, NamedTuple, Protocol
 
 from graphdoctor.device.observe.operators import Call, Observer
-from graphdoctor.record.host.outside import FILES_OF_QUERIES, QueryObserver
 from graphdoctor.record.host.running import FILES_OF_QUEUES, TAKEN_FROM, Running
-from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
+from graphdoctor.target.frames import Place, is_machinery, is_own, is_torch, locate_from
 from graphdoctor.target.program.quiet import audited
 from graphdoctor.values.host_events import (
     ClockRead,
@@ -28,6 +30,98 @@ from graphdoctor.values.host_events import (
     RandomDraw,
     WorkForThread,
 )
+
+# Functions of Python's library that code calls for their result. Opened files and connections are
+# seen by Python's audit hooks, whoever opens them.
+_QUERIES: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    ("os", os, ("stat", "access")),
+    ("os.path", os.path, ("exists", "isfile", "isdir", "getmtime", "getsize")),
+    ("pathlib.Path", pathlib.Path, ("exists", "is_file", "is_dir", "stat", "iterdir")),
+    ("socket", socket.socket, ("accept", "recv", "recv_into", "recvfrom")),
+)
+_QUERY_NAMES = {
+    getattr(owner, name): f"{prefix}.{name}()"
+    for prefix, owner, names in _QUERIES
+    for name in names
+    if hasattr(owner, name)
+}
+_BUILT_IN_QUERIES = {
+    f.__name__: text for f, text in _QUERY_NAMES.items() if not isinstance(f, FunctionType)
+}
+_QUERY_FUNCTIONS = {
+    f.__code__: text for f, text in _QUERY_NAMES.items() if isinstance(f, FunctionType)
+}
+_GETITEM = type(os.environ).__getitem__.__code__
+FILES_OF_QUERIES = frozenset(code.co_filename for code in (_GETITEM, *_QUERY_FUNCTIONS))
+_CONNECTED = frozenset({"socket.connect", "socket.getaddrinfo", "socket.gethostbyname"})
+_OPENED = frozenset({"open", "os.listdir", "os.scandir", "subprocess.Popen", "os.posix_spawn"})
+# Python's library reads files for itself: to import, to warn, to log, to show a line.
+_FOR_ITSELF = (
+    *(f"{os.sep}{n}.py" for n in ("linecache", "warnings", "traceback", "inspect", "tokenize")),
+    *(f"{os.sep}{n}{os.sep}" for n in ("logging", "importlib", "zoneinfo")),
+    "<frozen importlib",
+)
+
+
+class QueryObserver:
+    """Reports each query that the user's code makes; its owner passes on what is about to be called."""
+
+    def __init__(self, report: Callable[[str, FrameType], None]) -> None:
+        self._report = report  # called with what is queried, and the user's frame
+
+    def audit(self, event: str, args: tuple[Any, ...]) -> None:
+        """An event of Python's audit hooks."""
+        if event in _CONNECTED:
+            self._found(f"{event}()", sys._getframe(2))
+        if event not in _OPENED:
+            return
+        path = args[0] if isinstance(args[0], (str, bytes)) else ""
+        if event == "open" and (not path or path == os.devnull or not _is_read(args)):
+            return
+        name = f"{event.removeprefix('os.')} of {os.path.basename(os.fsdecode(path))!r}"
+        self._found(name, sys._getframe(2))
+
+    def built_in_called(self, function: Any, caller: FrameType) -> None:
+        """A function in C is about to be called."""
+        name = _BUILT_IN_QUERIES.get(getattr(function, "__name__", ""))
+        if name is None or is_machinery(caller.f_code.co_filename):
+            return
+        is_socket = isinstance(getattr(function, "__self__", None), socket.socket)
+        if is_socket or (isinstance(function, BuiltinFunctionType) and function in _QUERY_NAMES):
+            self._found(name, caller)
+
+    def function_called(self, frame: FrameType, caller: FrameType) -> None:
+        """A function of Python's begins."""
+        code = frame.f_code
+        if code is _GETITEM:
+            self._found(f"the environment variable {frame.f_locals.get('key')}", caller)
+        elif not is_machinery(caller.f_code.co_filename) and code in _QUERY_FUNCTIONS:
+            self._found(_QUERY_FUNCTIONS[code], caller)
+
+    def _found(self, name: str, frame: FrameType) -> None:
+        caller = calling_frame(frame)
+        if caller is not None:
+            self._report(name, caller)
+
+
+def calling_frame(frame: FrameType | None) -> FrameType | None:
+    """The user's frame; None if torch, graphdoctor or Python's library calls for itself."""
+    while frame is not None and is_machinery(file := frame.f_code.co_filename):
+        is_load = file.endswith(f"torch{os.sep}serialization.py")
+        if (is_torch(file) and not is_load) or is_own(file):
+            return None
+        if any(part in file for part in _FOR_ITSELF):
+            return None
+        frame = frame.f_back
+    return frame
+
+
+def _is_read(args: tuple[Any, ...]) -> bool:
+    mode, flags = (*args, None, None)[1:3]
+    if isinstance(mode, str):
+        return "r" in mode or "+" in mode
+    return isinstance(flags, int) and not flags & os.O_WRONLY
+
 
 _SECONDS = (
     "time", "perf_counter", "monotonic", "process_time", "thread_time",

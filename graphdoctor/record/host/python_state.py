@@ -10,8 +10,7 @@ import torch
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.record.host.observer import Seen
 from graphdoctor.target.state.globals import process_values
-from graphdoctor.target.state.readers import Reader, readers_of
-from graphdoctor.target.state.snapshot import named_state
+from graphdoctor.target.state.snapshot import Reader, named_state, readers_of
 from graphdoctor.values.host_events import PythonStateChanged
 from graphdoctor.values.recording import Iteration, StateChange
 

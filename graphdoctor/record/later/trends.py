@@ -19,7 +19,7 @@ from graphdoctor.target.state.attributes import (
 from graphdoctor.target.state.kinds.written import dict_items
 from graphdoctor.target.state.paths import By, StatePath
 from graphdoctor.target.state.plain import is_array
-from graphdoctor.target.state.readers import readers_of
+from graphdoctor.target.state.snapshot import readers_of
 from graphdoctor.target.state.variables import global_names, names_in
 from graphdoctor.target.state.walk import Walk
 
