@@ -13,10 +13,6 @@ Cells = Iterable[object]
 # Reports of older versions and notes to the data, in the words that graphdoctor's pages use now.
 _REWORDED = {
     ", which a GPU refuses but for those of dimension 0": "; CUDA operators accept a CPU tensor only if it is 0-d",
-    "It cannot be told what the device waits for": "The trace does not show what the GPU waits for",
-    "% lies in ": "% is in ",
-    "Nobody names the cause": "No tool names the cause",
-    "calls it mixed and asks for the wall time": "calls it mixed and requests the wall time",
     "it was not prepared in time beside the others": "preparing it with the other strategies took too long",
     "eager's own moves by up to": "eager's own result moves by up to",
     "where its state is rounded anew before each step, so that rounding explains it and nothing can be proved": "if its"

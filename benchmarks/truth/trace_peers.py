@@ -54,8 +54,8 @@ from graphdoctor.trace.explain.trace_report import explain_trace
 began = time.process_time()
 trace = read_trace(Path(file))
 report = explain_trace(trace, Path(file))
-whole = lanes(trace)
-answer["idle"] = whole.idle_ns / whole.span_ns
+whole = lanes(trace)  # without cold starts, in which the device idles, too
+answer["idle"] = (whole.idle_ns + whole.warm_up_ns) / (whole.span_ns + whole.warm_up_ns)
 answer["says"] = f"{report.verdict}: {report.reason}"
 """,
     "TraceLens": """
@@ -98,12 +98,11 @@ answer["says"] = ", ".join(parts) + (". " + advice if advice else "")
 RANKS = {
     "graphdoctor": """
 from pathlib import Path
-from graphdoctor.reporters.trace_folder import straggler_text
 from graphdoctor.trace.explain.folder import explain_folder
 from graphdoctor.trace.explain.trace_report import TraceOptions
 began = time.process_time()
-found = explain_folder(Path(file), TraceOptions(), lambda doing: None).ranks
-answer["says"] = found.problem or straggler_text(found)
+found = explain_folder(Path(file), TraceOptions(), lambda doing: None)
+answer["says"] = found.ranks.problem or found.job.reason
 """,
     "TraceLens": """
 from pathlib import Path

@@ -145,10 +145,11 @@ def _amount(value_ns: int, report: TraceReport, what: str) -> str:
 
 
 def steps_text(report: TraceReport) -> str:
+    if report.step_basis == "whole span":
+        return "no steps were found: the whole span counts as one"
     basis = {
         "annotations": "by their annotations",
         "repeating launches": "found by what repeats in the launches",
-        "whole span": "no steps were found: the whole span counts as one",
     }[report.step_basis]
     left_out = len(report.steps) - report.steps_counted
     more = f", {left_out} left out" if left_out else ""

@@ -173,7 +173,7 @@ def test_a_host_that_is_blocked_beside_queued_work_is_named() -> None:
     most = replace(SYNC, call="hipMemcpyWithStream", device_idle_us=31, host_wait_us=33)
     said = judge_trace(times, PREDICTED, lost, (SYNC, most), LAUNCHING).reason
     assert said.endswith(
-        "the CPU is blocked in aten::item (hipMemcpyWithStream) in step, train.py:7, for 33 µs a step."
+        "the CPU is blocked for 33 µs a step in aten::item (hipMemcpyWithStream) in step, train.py:7."
     )
     assert "blocked" not in judge_trace(times, PREDICTED, lost, (SYNC,), LAUNCHING).reason
 

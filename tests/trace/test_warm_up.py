@@ -80,6 +80,24 @@ def test_a_trace_of_first_calls_only_gets_no_prediction_and_says_what_to_do() ->
     assert "the longest is cudaLaunchKernel in aten::op4, 330 ms" in " ".join(page.split())
 
 
+def test_what_passes_before_the_first_kernel_is_no_time_in_which_the_gpu_waits_for_a_cold_start() -> (
+    None
+):
+    builder = TraceBuilder()
+    builder.operator("aten::empty", 1000, 90_000)
+    builder.kernel(builder.call("cudaLaunchKernel", 1010, 80_000), 81_012, 4, name="first")
+    builder.operator("aten::mul", 91_000, 9_000)
+    builder.kernel(builder.call("cudaLaunchKernel", 91_010, 7_000), 98_012, 4, name="second")
+    for number in range(5):
+        at = 100_000 + 50 * number
+        builder.kernel(builder.call("cudaLaunchKernel", at, 5), at + 7, 4, name=f"k{number}")
+    found = explain_trace(builder.trace(), FILE)
+    assert found.warm_up_ns == 7 * MS
+    (said,) = (doubt.text for doubt in found.doubts if doubt.kind == "warm-up")
+    assert "waits 7 ms for cold starts" in said
+    assert "the longest is cudaLaunchKernel in aten::mul, 7 ms" in said
+
+
 def test_setting_up_a_library_is_warm_up_and_a_wait_or_a_copy_is_not() -> None:
     builder = TraceBuilder()
     builder.operator("aten::cudnn_convolution", 1000, 9_000)

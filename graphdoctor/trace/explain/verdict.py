@@ -17,7 +17,7 @@ from graphdoctor.trace.explain.known_work import ELSEWHERE
 from graphdoctor.trace.explain.queue import depth_at_launch
 from graphdoctor.trace.explain.replay import FULL_QUEUE
 from graphdoctor.trace.explain.warm_up import PROFILE_LATER, cold_calls
-from graphdoctor.trace.intervals import NONE, Window, inside
+from graphdoctor.trace.intervals import NONE, Window, covered_ns_of, inside
 from graphdoctor.trace.join import launch_of, operator_of
 from graphdoctor.trace.steps import Steps
 from graphdoctor.values.figures import Range, count_text, time_text
@@ -43,7 +43,7 @@ def doubts(trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes) -
     rows = events_of(trace, device)
     windows = steps.windows
     return (
-        *_cold_starts(trace, steps, times),
+        *_cold_starts(trace, steps, times, found),
         *_lost(trace, rows, steps, times),
         *_graph_doubts(trace, rows, steps),
         *_queued(found, windows, times),
@@ -53,12 +53,15 @@ def doubts(trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes) -
     )
 
 
-def _cold_starts(trace: Trace, steps: Steps, times: Lanes) -> Iterator[Doubt]:
+def _cold_starts(trace: Trace, steps: Steps, times: Lanes, found: Gaps) -> Iterator[Doubt]:
     if not times.warm_up_ns:
         return
     cold = cold_calls(trace)
     cold = cold[within(trace.calls.take(cold), steps.hosts)]
-    length = trace.calls.end_ns[cold] - trace.calls.start_ns[cold]
+    # What of a call lies before the first kernel makes no GPU wait.
+    length = covered_ns_of(
+        (found.start_ns, found.end_ns), trace.calls.start_ns[cold], trace.calls.end_ns[cold]
+    )
     longest = int(cold[length.argmax()]) if len(cold) else NONE
     operator = operator_of(trace)[longest]
     where = f" in {trace.names[trace.operators.name[operator]]}" if operator != NONE else ""
@@ -281,7 +284,7 @@ def _blocked(times: Lanes, syncs: Sequence[SyncCost], steps: int) -> str:
     longest = max(syncs, key=lambda sync: sync.device_idle_us, default=None)
     if longest is None or longest.device_idle_us * 1e3 * steps <= _MOST * times.idle_ns:
         return ""
-    return f" Meanwhile the CPU is blocked in {_place(longest)}, for {time_text(longest.host_wait_us)} a step."
+    return f" Meanwhile the CPU is blocked for {time_text(longest.host_wait_us)} a step in {_place(longest)}."
 
 
 def _as_profiled(times: Lanes, graph_share: float) -> Judgement:
