@@ -36,6 +36,10 @@ def spans(count: int) -> bytes:
     return gzip.compress(json.dumps({"traceEvents": events}).encode())
 
 
+PLAIN = gzip.decompress(spans(8))
+CUT = "The trace is cut short:"
+
+
 @pytest.fixture
 def logdir(tmp_path: Path) -> Path:
     run = tmp_path / "logs/eager"
@@ -87,7 +91,27 @@ def test_spans_that_nest_get_rows_of_their_own(logdir: Path) -> None:
     assert answer["rows"][1]["spans"][:2] == [1, 2]
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"{"), spans(8)[:-9]])
+@pytest.mark.parametrize(
+    ("content", "events", "problem"),
+    [
+        (gzip.compress(PLAIN)[:-9], 8, ""),
+        (gzip.compress(PLAIN[:-20]) + gzip.compress(PLAIN[-20:])[:10], 7, f"{CUT} the gzip stream does not end."),
+        (gzip.compress(PLAIN[:-20]), 7, f"{CUT} its events do not end."),
+        (gzip.compress(PLAIN.replace(b"op3", b"op\x073")), 8, ""),
+        (gzip.compress(PLAIN.removeprefix(b'{"traceEvents": ')[:-1]), 8, ""),
+    ],
+)  # fmt: skip
+def test_trace_is_shown_as_far_as_it_goes(
+    logdir: Path, content: bytes, events: int, problem: str
+) -> None:
+    """A download that broke off, a raw control character as kineto writes it, and a bare list of events."""
+    (logdir / "eager/a.perfetto.json.gz").write_bytes(content)
+    answer = ask(logdir, "/trace", run="eager").json
+    assert sum(len(row["spans"]) // 3 for row in answer["rows"]) == events
+    assert answer["problem"] == problem
+
+
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"{")])
 def test_broken_trace_is_a_sentence(logdir: Path, content: bytes) -> None:
     (logdir / "eager/a.perfetto.json.gz").write_bytes(content)
     answer = ask(logdir, "/trace", run="eager")

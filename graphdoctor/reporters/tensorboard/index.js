@@ -71,7 +71,7 @@ async function trace(body, run) {
   const canvas = make("canvas", box);
   const answer = await fetch(at("trace", run));
   if (!answer.ok) { said.textContent = await answer.text(); return; }
-  const { names, rows } = await answer.json();
+  const { names, rows, problem } = await answer.json();
   for (const row of rows) {
     const n = row.spans.length / 3;
     row.start = new Float64Array(n); row.stop = new Float64Array(n); row.name = new Uint32Array(n);
@@ -86,7 +86,7 @@ async function trace(body, run) {
   const all = Math.max(1, ...rows.map((row) => row.end));
   const HIGH = 16, colors = names.map((_, i) => `hsl(${(i * 67) % 360} 50% 55%)`);
   let from = 0, span = all, top = 0, hits = null, last = -1, waits = false;
-  said.textContent = `${events.toLocaleString("en")} events. Wheel: zoom; drag: move.`;
+  said.textContent = `${events.toLocaleString("en")} events. Wheel: zoom; drag: move. ${problem}`;
 
   // The first span of a row that ends after a time.
   const after = (row, time) => {

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import html
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,9 @@ from werkzeug import wrappers
 from graphdoctor.reporters import saved
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.tensorboard import SAVED_REPORT
+from graphdoctor.trace.read.blocks import blocks, until_cut
+from graphdoctor.trace.read.decode import repair
+from graphdoctor.trace.read.split import in_brackets, split, structure
 from graphdoctor.values.errors import GraphDoctorError
 
 # Of several copies of a trace, the one with the findings drawn in.
@@ -134,13 +135,30 @@ class GraphDoctorPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         if file is None:
             return http_util.Respond(request, "No trace of this run.", "text/plain", code=404)
         try:
-            content = file.read_bytes()
-            plain = gzip.decompress(content) if file.suffix == ".gz" else content
-            rows = rows_of(msgspec.json.decode(plain, type=_Trace).traceEvents)
-        except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
+            events, problem = _events(file)
+        except (GraphDoctorError, msgspec.MsgspecError) as error:
             message = f"{file.name} cannot be read: {error}"
             return http_util.Respond(request, message, "text/plain", code=422)
-        return http_util.Respond(request, rows, "application/json")
+        return http_util.Respond(
+            request, {**rows_of(events), "problem": problem}, "application/json"
+        )
+
+
+def _events(file: Path) -> tuple[list[_Event], str]:
+    """The events as far as the file goes, and a sentence where it does not reach to their end."""
+    problems: list[str] = []
+    content = b"".join(bytes(block) for block in until_cut(blocks(file), problems.append))
+    try:
+        return msgspec.json.decode(content, type=_Trace).traceEvents, ""
+    except msgspec.MsgspecError:
+        *_, end = split([content], file.name)
+    text = repair(end.content)
+    found = structure(text)
+    if found.list_end is None:
+        problems = problems or ["its events do not end"]
+    whole = in_brackets(text[: found.last_event if problems else found.list_end])
+    problem = f"The trace is cut short: {problems[0]}." if problems else ""
+    return msgspec.json.decode(whole, type=list[_Event]), problem
 
 
 def rows_of(events: list[_Event]) -> dict[str, list[Any]]:

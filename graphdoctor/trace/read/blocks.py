@@ -9,7 +9,7 @@ import stat
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,6 +43,14 @@ def blocks(path: TracePath) -> Iterator[bytes]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"Cannot read the trace {path}: {reason}.") from error
+
+
+def until_cut(source: Iterable[bytes], tell: Callable[[str], None]) -> Iterator[bytes]:
+    """The blocks up to where the packed file breaks off; `tell` is called with the reason."""
+    try:
+        yield from source
+    except CutShort as error:
+        tell(str(error))
 
 
 def _by_fsspec(path: TracePath) -> Iterator[bytes]:

@@ -11,7 +11,6 @@ from typing import Any
 from graphdoctor.trace.api import is_step_mark
 from graphdoctor.trace.arrays import About, Trace, together
 from graphdoctor.trace.read import blocks
-from graphdoctor.trace.read.blocks import CutShort
 from graphdoctor.trace.read.columns import Columns
 from graphdoctor.trace.read.decode import Decoder, Header, end_of_list, header, is_json
 from graphdoctor.trace.read.nsight import is_database, read_nsight
@@ -55,7 +54,7 @@ def parse_trace(content: bytes, *, name: str = "trace") -> Trace:
 def _read(source: Iterable[bytes], name: str, *, most_bytes: int | None = None) -> Trace:
     reader = _Reader(name, most_bytes=most_bytes)
     with _collector_paused():
-        for part in split(reader.watched(source), name):
+        for part in split(blocks.until_cut(source, reader.cut), name):
             reader.take(part)
     return reader.trace()
 
@@ -86,16 +85,9 @@ class _Reader:
         self._trailer: bytes | None = None  # what follows the list of events, once it has ended
         self._is_cut = False
 
-    def watched(self, source: Iterable[bytes]) -> Iterator[bytes]:
-        """The blocks, up to where the packed file breaks off."""
-        try:
-            yield from source
-        except CutShort as error:
-            self._cut(f"The trace {self._name} is cut short: {error}.")
-
-    def _cut(self, problem: str) -> None:
+    def cut(self, reason: str) -> None:
         self._is_cut = True
-        self._problems.append(problem)
+        self._problems.append(f"The trace {self._name} is cut short: {reason}.")
 
     def take(self, part: Part) -> None:
         if part.kind == "header":
@@ -166,13 +158,13 @@ class _Reader:
         if part.is_list:
             if text.endswith(b"]"):
                 return text[:-1]
-            self._cut(_not_whole(self._name, part))
+            self.cut(_not_whole(part))
             return text.rstrip(b" \t\r\n,")
         exact = structure(text).list_end
         is_whole = exact is not None and is_json(b'{"": [' + text[exact:])
         end = exact if is_whole else end_of_list(text)
         if end is None:
-            self._cut(_not_whole(self._name, part))
+            self.cut(_not_whole(part))
             return text
         self._headers.append(header(b'{"traceEvents": [' + text[end:]))
         return text[:end]
@@ -239,9 +231,8 @@ def _with_marks_apart(trace: Trace) -> Trace:
     )
 
 
-def _not_whole(name: str, part: Part) -> str:
-    total = part.offset + len(part.content)
-    return f"The trace {name} is cut short: its events do not end, at byte {total:,}."
+def _not_whole(part: Part) -> str:
+    return f"its events do not end, at byte {part.offset + len(part.content):,}"
 
 
 def _about(headers: list[Header]) -> About:
