@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeGuard
 from graphdoctor.check.discover import LoneFile
 from graphdoctor.source.trees import last_name
 from graphdoctor.target.outline import top_level
-from graphdoctor.target.resolve import OF_A_PROJECT
+from graphdoctor.target.resolve import OF_A_PROJECT, TEMPLATE
 
 TEMPLATE_FILE = "graphdoctor_targets.py"
 _MARK = "# FILL IN"
@@ -20,7 +20,7 @@ _HEAD = '''"""Targets for graphdoctor. Check each line that is marked FILL IN: i
 
 import torch
 '''
-_IDS = ("input_ids", "ids", "tokens", "idx", "token_ids")
+_IDS = ("input_ids", "ids", "tokens", "idx", "token_ids", "text")
 _MASKS = ("attention_mask", "mask", "padding_mask")
 _TIMES = ("t", "timestep", "timesteps", "time")
 _LABELS = ("labels", "label", "targets", "target", "y")
@@ -112,7 +112,9 @@ def _parts(tree: ast.Module, names: Sequence[str]) -> set[str]:
 
 
 def template(models: Sequence[LoneModel]) -> str:
-    """The text of the file: one function for each model, which returns the model and its inputs."""
+    """The text of the file: a function for each model, which returns it and its inputs; without models, a blank one."""
+    if not models:
+        return f"{_HEAD}\n\n{TEMPLATE}\n"
     return _HEAD + "".join(f"\n\n{_function(model)}" for model in models)
 
 

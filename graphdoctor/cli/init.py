@@ -55,18 +55,17 @@ class InitCommand:
         found = discover(looked, root=root)
         lone = lone_modules(looked, root=root)
         guessed = ""
-        if not found and lone:
+        if not found:
             from graphdoctor.check.settings.settings import TargetSettings
             from graphdoctor.check.template import TEMPLATE_FILE, lone_models, template
 
             models = [*lone_models(lone, root=root)]
             guessed = template(models)
-            entries = [f"{TEMPLATE_FILE}:{model.function}" for model in models]
+            functions = [model.function for model in models] or ["graphdoctor_target"]
+            entries = [f"{TEMPLATE_FILE}:{function}" for function in functions]
             found = [TargetSettings(entry.partition(":")[2], entry) for entry in entries]
             if (root / TEMPLATE_FILE).exists():
                 raise UsageError(f"{TEMPLATE_FILE} exists already; add targets to it by hand")
-        if not found:
-            raise UsageError(_nothing_found(args.path))
         section = first_settings_toml(found, is_shared=path.name == "pyproject.toml")
         if args.dry_run:
             show(f"{guessed}\n{section}" if guessed else section)
@@ -75,7 +74,8 @@ class InitCommand:
         if guessed:
             save(guessed, root / TEMPLATE_FILE)
         save(_joined(before, section), path)
-        show(_guessed_steps(found) if guessed else _next_steps(path, found, lone))
+        said = "" if lone or not guessed else _nothing_found(args.path)
+        show(said + (_guessed_steps(found) if guessed else _next_steps(path, found, lone)))
         return 0
 
 
@@ -110,9 +110,11 @@ def _joined(before: str, section: str) -> str:
 
 
 def _nothing_found(path: Path) -> str:
+    place = visible(str(path)) if path.name else "this folder"
+    run = f"`graphdoctor run {place if path.is_file() else 'SCRIPT.py'}`"
     return (
-        f"there is no model in {path if path.name else 'this folder'}: write a function"
-        f" graphdoctor_target() that returns a model and a tuple of its inputs{of_notebooks(path)}"
+        f"No model class with forward() in {place}{of_notebooks(path)}.\n"
+        f"A program that trains or serves needs no target: {run}.\n\n"
     )
 
 
@@ -120,7 +122,7 @@ def _guessed_steps(found: list[TargetSettings]) -> str:
     """What to do with a template."""
     file, _, name = found[0].entry.partition(":")
     return (
-        f"{file}: check the lines that are marked FILL IN; the inputs are guesses.\n"
+        f"{file}: check the lines that are marked FILL IN; they are guesses.\n"
         + "".join(f"  {visible(target.entry)}\n" for target in found)
         + f"\nNext: `graphdoctor analyze {file}:{visible(name)}` tries one of them.\n"
     )

@@ -151,11 +151,9 @@ def _has_relative_imports(path: Path) -> bool:
 
 TEMPLATE = """\
 def graphdoctor_target():
-    model = MyModel().cuda().eval()
-    inputs = (torch.randn(8, 3, 224, 224, device="cuda"),)
-    return model, inputs
-
-# or, for training: return step, (data, label)"""
+    model = MyModel().cuda().eval()  # FILL IN: import your model, and build it
+    inputs = (torch.randn(8, 3, 224, 224, device="cuda"),)  # FILL IN: what forward() takes
+    return model, inputs  # or, for training: return step, (data, label)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,16 +229,16 @@ def _check(found: Outline, request: _Request) -> None:
     if forms == [ONLY_MODULE] and not request.specs:
         names = ", ".join(cls.name for cls in found.classes if cls.may_be_module)
         raise UsageError(
-            f"{request.where} does not say what the inputs of its model ({names}) are: add "
-            f"--input 8x3x224x224:float32, or paste this into it\n\n{TEMPLATE}"
+            f"{request.where} does not say what the inputs of its model ({names}) are: add"
+            f" --input 8x3x224x224:float32, or fill in the target that `graphdoctor init {request.where}` writes"
         )
 
 
 def no_target(where: str) -> UsageError:
     """The error for a file without any target, with something to paste into it."""
     return UsageError(
-        f"{where} describes no target; paste this into it, or run it as it is, if it is a program that trains or"
-        f" serves, with `graphdoctor run {where}`\n\n{TEMPLATE}"
+        f"{where} describes no target: for a program that trains or serves use `graphdoctor run {where}`;"
+        f" for a model, paste this into {where}\n\n{TEMPLATE}"
     )
 
 

@@ -93,7 +93,8 @@ def test_a_repository_of_notebooks_says_what_to_do(folder: Path) -> None:
     notebook = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     write(folder, {"notebooks/model.ipynb": json.dumps(notebook)})
     for arguments in (("check", "."), ("check", "notebooks/model.ipynb"),
-                      ("analyze", "notebooks/model.ipynb"), ("init",)):  # fmt: skip
+                      ("analyze", "notebooks/model.ipynb")):  # fmt: skip
         done = run(*arguments, cwd=folder)
         assert done.returncode == 2 and "%%graphdoctor" in done.stderr
         assert len(done.stderr.splitlines()) == 1
+    assert "%%graphdoctor" in run("init", cwd=folder).stdout

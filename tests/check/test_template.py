@@ -175,3 +175,28 @@ def test_init_takes_one_file_of_the_project(
     assert main(["init", "nets/one.py", "--dry-run"]) == 0
     text = capsys.readouterr().out
     assert "from nets.one import Net" in text and "two" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from models import Net\n\nnet = Net()\nfor batch in range(3):\n    net(batch).backward()\n",
+        "from torch import nn\n\n\nclass Actor(nn.Module):\n    def act(self, x):\n        return x\n",
+        'print "of Python 2"\n',
+    ],
+)
+def test_a_file_without_a_model_gets_a_blank_target_and_is_told_of_run(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "train.py"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("No model class with forward() in train.py.\n")
+    assert "needs no target: `graphdoctor run train.py`." in said
+    blank = (tmp_path / TEMPLATE_FILE).read_text()
+    ast.parse(blank)
+    assert blank.count("# FILL IN: ") == 2
+    assert f'"{TEMPLATE_FILE}:graphdoctor_target"' in (tmp_path / "graphdoctor.toml").read_text()
+    assert main(["analyze", f"{TEMPLATE_FILE}:graphdoctor_target"]) == 3
+    assert "model = MyModel().cuda().eval()  # FILL IN" in capsys.readouterr().err
