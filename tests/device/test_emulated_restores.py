@@ -113,7 +113,7 @@ MISDEEDS: dict[str, Any] = {
 }
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(st.sampled_from(sorted(MISDEEDS)), max_size=3))
 def test_whatever_the_code_inside_does(names: list[str]) -> None:
     before, state = attributes(), switches()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from graphdoctor.diagnose.diagnose import Diagnosis
 from tests.steps import STEPS
 from tests.steps.making import steps_of
-from tests.support.diagnosing import captured_and_verified, diagnosed, found, marked
+from tests.support.diagnosing import diagnosed, found, judged, marked
 from tests.support.torch_versions import STORES_NUMBERS_BY_FILLING, WHY_FILLING
 
 # What is not seen, with the reason.
@@ -34,9 +35,12 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
+judgement = cache(judged)
+
+
 @pytest.mark.parametrize("step", list(each_step()))
 def test_each_cause_is_one_finding_on_its_line(step) -> None:
-    diagnosis = diagnosed(step)
+    diagnosis, _ = judgement(step)
     assert found(diagnosis) == marked(step)
     assert len(diagnosis.findings) == len(marked(step))
 
@@ -44,7 +48,7 @@ def test_each_cause_is_one_finding_on_its_line(step) -> None:
 @pytest.mark.parametrize("step", [s for s in STEPS if s.__name__ not in {*UNSEEN, NOT_IN_TWINS}])
 def test_the_machine_agrees_with_the_diagnosis(step) -> None:
     rules = {rule for rule, _ in marked(step)}
-    outcome = captured_and_verified(step)
+    _, outcome = judgement(step)
     if any(rule.startswith("GD1") for rule in rules):
         assert outcome.status == "refused"
         return
@@ -86,17 +90,17 @@ def step_named(name: str):
     ],
 )
 def test_a_message_names_what_it_is_about(name: str, words: list[str]) -> None:
-    message = only_message(diagnosed(step_named(name)))
+    message = only_message(judgement(step_named(name))[0])
     assert [word for word in words if word not in message] == []
 
 
 def test_a_line_that_does_it_twice_is_one_finding_that_counts_two() -> None:
-    (finding,) = diagnosed(step_named("read_twice_on_a_line")).findings
+    (finding,) = judgement(step_named("read_twice_on_a_line"))[0].findings
     assert finding.count == 2
 
 
 def test_hits_keep_what_findings_leave_out() -> None:
-    diagnosis = diagnosed(step_named("round_trip_on_one_line"))
+    diagnosis, _ = judgement(step_named("round_trip_on_one_line"))
     assert {finding.rule for finding in diagnosis.findings} == {"GD103"}
     assert {rule for rule, _ in diagnosis.hits} >= {"GD103", "GD104"}
 

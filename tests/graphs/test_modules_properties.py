@@ -153,7 +153,7 @@ EVENT = st.tuples(
 
 
 @settings(
-    max_examples=40,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],

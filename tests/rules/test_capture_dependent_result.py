@@ -21,7 +21,7 @@ from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration, Leaf, Recording, Sample
 from tests.steps.making import data
 from tests.support.builders import iteration, op, tensor
-from tests.support.diagnosing import captured_and_verified, diagnosed, found, marked
+from tests.support.diagnosing import diagnosed, found, judged, marked
 
 
 def is_capturing() -> bool:
@@ -170,8 +170,8 @@ def test_a_clock_is_not_taken_for_the_path_of_the_capture() -> None:
     "step", [a_check_is_left_out, another_order_of_additions, a_value_that_no_output_holds]
 )
 def test_another_path_to_the_same_result_is_no_finding(step) -> None:
-    assert "GD214" not in {rule for rule, _ in found(diagnosed(step))}
-    outcome = captured_and_verified(step)
+    diagnosis, outcome = judged(step)
+    assert "GD214" not in {rule for rule, _ in found(diagnosis)}
     assert outcome.verification is not None and outcome.verification.status == "verified"
 
 
@@ -186,8 +186,9 @@ def test_another_path_to_the_same_result_is_no_finding(step) -> None:
 def test_of_other_random_numbers_nothing_is_said(step) -> None:
     # With some numbers hardly a weight outlives the steps, and a sum tells too much.
     torch.manual_seed(0)
-    assert "GD214" not in {rule for rule, _ in found(diagnosed(step))}
-    verification = captured_and_verified(step).verification
+    diagnosis, outcome = judged(step)
+    assert "GD214" not in {rule for rule, _ in found(diagnosis)}
+    verification = outcome.verification
     assert verification is not None and verification.status == "not-verified"
     assert "draws other random numbers" in verification.reason
 
@@ -201,18 +202,18 @@ def test_of_other_random_numbers_nothing_is_said(step) -> None:
     ],
 )
 def test_other_arithmetic_is_found_beside_random_numbers(step) -> None:
-    assert found(diagnosed(step)) == marked(step)
-    verification = captured_and_verified(step).verification
+    diagnosis, outcome = judged(step)
+    assert found(diagnosis) == marked(step)
+    verification = outcome.verification
     assert verification is not None and verification.status == "wrong", verification
     assert "something else while it is captured" in verification.differences[0].detail
 
 
 @pytest.mark.parametrize("step", [another_number, something_is_left_out, another_size])
 def test_another_result_is_found_on_its_line_and_the_machine_agrees(step) -> None:
-    diagnosis = diagnosed(step)
+    diagnosis, outcome = judged(step)
     assert found(diagnosis) == marked(step)
     assert [finding.count for finding in diagnosis.findings] == [1]
-    outcome = captured_and_verified(step)
     assert outcome.verification is not None and outcome.verification.status != "verified"
 
 

@@ -26,7 +26,7 @@ from graphdoctor.target import Inputs, from_object
 from graphdoctor.values.captures import Region
 from graphdoctor.values.figures import Range
 from graphdoctor.values.speed import Estimate
-from tests.support.diagnosing import captured_and_verified, diagnosed, found, marked
+from tests.support.diagnosing import found, judged, marked
 
 FOLDER = Path(graphdoctor.rules.__file__).parent
 NUMBERS = {"capture-fails": "1", "replay-is-wrong": "2", "replay-is-slow": "3"}
@@ -66,8 +66,8 @@ MEASURED_EXAMPLES = measured_examples()
 
 
 @cache
-def outcome_of(rule: type[Rule], example: str):
-    return captured_and_verified(getattr(rule, example))
+def judged_example(rule: type[Rule], example: str):
+    return judged(getattr(rule, example))
 
 
 def test_the_list_holds_every_file_of_the_folder_in_the_order_of_ids() -> None:
@@ -102,23 +102,23 @@ def test_a_rule_has_a_check_where_a_recording_decides_it_and_only_there(rule: ty
 def test_the_bad_example_is_found_by_exactly_its_rule_on_its_line(rule: type[Rule]) -> None:
     marks = marked(rule.bad)
     assert {name for name, _ in marks} == {rule.id}
-    assert found(diagnosed(rule.bad)) == marks
+    assert found(judged_example(rule, "bad")[0]) == marks
 
 
 @every_recorded_rule
 def test_the_good_example_has_no_mark_and_satisfies_every_rule(rule: type[Rule]) -> None:
     assert not marked(rule.good)
-    assert found(diagnosed(rule.good)) == set()
+    assert found(judged_example(rule, "good")[0]) == set()
 
 
 @capture_fails
 def test_the_machine_refuses_to_capture_the_bad_example(rule: type[Rule]) -> None:
-    assert outcome_of(rule, "bad").status == "refused"
+    assert judged_example(rule, "bad")[1].status == "refused"
 
 
 @replay_is_wrong
 def test_the_machine_does_not_replay_the_bad_example_as_eager_runs_it(rule: type[Rule]) -> None:
-    outcome = outcome_of(rule, "bad")
+    _, outcome = judged_example(rule, "bad")
     assert outcome.status == "captured"
     assert outcome.verification is not None
     if (
@@ -150,7 +150,7 @@ def test_a_replay_leaves_the_callers_input_as_it_was_where_eager_writes_it() -> 
 
 @every_recorded_rule
 def test_the_machine_captures_and_replays_the_good_example_right(rule: type[Rule]) -> None:
-    outcome = outcome_of(rule, "good")
+    _, outcome = judged_example(rule, "good")
     assert outcome.status == "captured", outcome.reason
     assert outcome.verification is not None
     assert outcome.verification.status == "verified", outcome.verification.reason

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.support.diagnosing import captured_and_verified, diagnosed
+from tests.support.diagnosing import diagnosed, judged
 
 Draw = Callable[[], torch.Tensor]
 
@@ -43,8 +43,9 @@ def test_layers_that_are_dropped_at_a_rate_of_0_are_captured_as_they_are(rate: f
     def example() -> object:
         return layer_drop_at_rate(rate)
 
-    assert {f.rule for f in diagnosed(example).findings if f.rule < "GD3"} == set()
-    outcome = captured_and_verified(example)  # the dropout's masks are those of eager, too
+    diagnosis, outcome = judged(example)
+    assert {f.rule for f in diagnosis.findings if f.rule < "GD3"} == set()
+    # The dropout's masks are those of eager, too.
     assert outcome.verification is not None and outcome.verification.status == "verified"
 
 

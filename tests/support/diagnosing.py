@@ -11,13 +11,11 @@ import torch
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
-from graphdoctor.graphs.cause import Refusal
-from graphdoctor.graphs.whole_step import capture_whole_step
-from graphdoctor.proof.verify import verify_whole_step
+from graphdoctor.proof.stage import prove_whole_step
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
 from graphdoctor.target import from_object
-from graphdoctor.values.captures import WHOLE_STEP, CaptureOutcome
+from graphdoctor.values.captures import CaptureOutcome
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import Report
 
@@ -62,18 +60,19 @@ def found(diagnosis: Diagnosis) -> set[tuple[str, int]]:
     }
 
 
-def captured_and_verified(example: Callable[[], object], *, replays: int = 4) -> CaptureOutcome:
-    """What the emulated machine says to capturing the step and replaying it on fresh inputs."""
+def judged(example: Callable[[], object]) -> tuple[Diagnosis, CaptureOutcome]:
+    """The diagnosis, and what comes of capturing the step and replaying it, by one session as in an analysis."""
     with EmulatedDevice() as device:
         target = place(from_object(example), device)
         try:
-            session = prepare(target, device, iterations=replays)
-            made = capture_whole_step(session.target)
-            if isinstance(made, Refusal):
-                return made.outcome(WHOLE_STEP)
-            return made.outcome(verify_whole_step(target, made, session.batches, exact=True))
+            session = prepare(target, device, iterations=4)
+            recording = record(session, progress=lambda doing: None)
+            outcome, graph = prove_whole_step(session)
+            if graph is not None:
+                graph.release()
         finally:
             target.close()
+    return diagnose(recording), outcome
 
 
 def assert_followed(
@@ -82,8 +81,8 @@ def assert_followed(
     """The fix of `bad` says so, and `good`, which does so, has no finding and replays right."""
     fixes = [finding.fix for finding in diagnosed(bad).findings if finding.rule == rule]
     assert any(said in fix for fix in fixes), fixes
-    assert diagnosed(good).findings == ()
-    outcome = captured_and_verified(good)
+    diagnosis, outcome = judged(good)
+    assert diagnosis.findings == ()
     assert outcome.status == "captured"
     assert outcome.verification is not None
     assert outcome.verification.status == "verified", outcome.verification.reason

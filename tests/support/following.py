@@ -8,7 +8,7 @@ from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.record.place import place
 from graphdoctor.target import from_object
 from tests.rules.advice.variant import Example, Variant
-from tests.support.diagnosing import captured_and_verified, diagnosed
+from tests.support.diagnosing import diagnosed, judged
 
 _STEPS = 3
 
@@ -19,10 +19,10 @@ def failure_of(variant: Variant) -> str:
         return f"{variant.rule} is not found"
     if not any(variant.says in fix for fix in fixes):
         return f"the cure is {fixes}"
-    left = [f"{one.rule}: {one.message}" for one in diagnosed(variant.after).findings]
+    diagnosis, outcome = judged(variant.after)
+    left = [f"{one.rule}: {one.message}" for one in diagnosis.findings]
     if left:
         return f"after the cure: {left}"
-    outcome = captured_and_verified(variant.after)
     if outcome.verification is None or outcome.verification.status != "verified":
         return f"after the cure, the replay: {outcome}"
     return _difference(variant) if variant.same else ""
