@@ -1,24 +1,53 @@
-"""What differs in attributes in each call: tensors, as of `self.loss = ...`, and floats that the program sets."""
+"""What differs from call to call: tensors in attributes, as of `self.loss = ...`, and floats that the program sets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import CellType, FunctionType
+from typing import Protocol
 from weakref import ref
 
 import torch
 
 from graphdoctor.captured.step_optimizers import FilledNumber, float_behind
 from graphdoctor.target.state.attributes import attributes, is_stateful
+from graphdoctor.target.state.variables import global_names, names_in
 from graphdoctor.target.state.walk import Walk
+
+_Key = tuple[int, str]  # which holder it is, and the name in it
+
+
+class Holder(Protocol):
+    """What has values under names: the `__dict__` of an object or a module, or one variable of a closure."""
+
+    def get(self, name: str, /) -> object: ...
+
+    def __setitem__(self, name: str, value: object, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    """A variable that functions share with the one around them."""
+
+    cell: CellType
+
+    def get(self, name: str, /) -> object:
+        try:
+            return self.cell.cell_contents
+        except ValueError:  # it is not bound yet
+            return None
+
+    def __setitem__(self, name: str, value: object, /) -> None:
+        self.cell.cell_contents = value
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An attribute, and the tensor that it holds while the step is studied, guarded and replayed."""
+    """An attribute or a variable, and the tensor that it holds while the step is studied, guarded and replayed."""
 
-    holder: dict[str, object]
+    holder: Holder
     name: str
     standing: torch.Tensor
 
@@ -40,15 +69,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class NumberPlace(Place):
-    """An attribute with a float, such as a loss weight, that the program changes between steps."""
+    """An attribute or a variable with a float, such as a loss weight, that the program changes between steps."""
 
     number: FilledNumber
 
     def load(self) -> str:
-        """Fill the tensor with the attribute's float; returns why there is none, or ""."""
+        """Fill the tensor with the float; returns why there is none, or ""."""
         now = self.holder.get(self.name)
         if type(now) is not float:
-            return f"the attribute {self.name} is no float, as it was at the capture"
+            return f"{self.name} is no float, as it was at the capture"
         self.number.fill(now)
         return ""
 
@@ -58,14 +87,15 @@ class KeptResults:
     another tensor each time.
 
     What the step puts there is a result of the call: after each replay the attribute has a copy, without autograd
-    history. What the step finds there and reads is an input. So is a float that the program, and not the step, changes.
+    history. What the step finds there and reads is an input. So is a float that the program, and not the step, changes,
+    also in a global or a variable of an enclosing function that the step's code reads.
     """
 
     def __init__(self, roots: Mapping[str, object]) -> None:
         self._roots = roots
-        self._places: dict[tuple[int, str], Place] = {}
-        self._last: dict[tuple[int, str], ref[torch.Tensor] | float] = {}
-        self._fixed: set[tuple[int, str]] = set()  # floats that are not read from tensors
+        self._places: dict[_Key, Place] = {}
+        self._last: dict[_Key, ref[torch.Tensor] | float] = {}
+        self._fixed: set[_Key] = set()  # floats that are not read from tensors
         self._standing: list[object] = []
         self._gives_floats = False
 
@@ -102,37 +132,50 @@ class KeptResults:
         return bool(numbers)
 
     def _look(self, *, is_by_step: bool = False) -> None:
-        seen: dict[tuple[int, str], ref[torch.Tensor] | float] = {}
+        seen: dict[_Key, ref[torch.Tensor] | float] = {}
         for _, value, _ in Walk(self._roots):
+            if isinstance(value, FunctionType):
+                for key, holder, name in _variables_of(value):
+                    number = holder.get(name)
+                    if type(number) is float:
+                        seen[key] = number
+                        self._look_at_number(key, holder, name, number, is_by_step=is_by_step)
             if is_stateful(value) and not isinstance(value, torch.nn.Module):
                 continue
-            holder = attributes(value)
-            for name, tensor in holder.items():
-                if type(tensor) is float:
-                    key = (id(holder), name)
-                    seen[key] = tensor
-                    if repr(self._last.get(key, tensor)) == repr(tensor) or key in self._fixed:
-                        continue
-                    if is_by_step:
-                        self._fixed.add(key)
-                    elif key not in self._places:
-                        number = FilledNumber(tensor, torch.device("cuda"))
-                        self._places[key] = NumberPlace(holder, name, number.tensor, number)
-                    continue
-                if type(tensor) is not torch.Tensor or not tensor.is_cuda:
-                    continue
-                key = (id(holder), name)
-                # Weak: otherwise the memory of a call's results would not be there for the next call's.
-                seen[key] = ref(tensor)
-                before = self._last.get(key)
-                if isinstance(before, ref) and before() is not tensor and key not in self._places:
-                    with torch.inference_mode(False):  # calls outside it write to the copy, too
-                        self._places[key] = Place(holder, name, tensor.detach().clone())
+            attributes_of = attributes(value)
+            for name, found in attributes_of.items():
+                key = (id(attributes_of), name)
+                if type(found) is float:
+                    seen[key] = found
+                    self._look_at_number(key, attributes_of, name, found, is_by_step=is_by_step)
+                elif type(found) is torch.Tensor and found.is_cuda:
+                    # Weak: otherwise the memory of a call's results would not be there for the next call's.
+                    seen[key] = ref(found)
+                    before = self._last.get(key)
+                    if (
+                        isinstance(before, ref)
+                        and before() is not found
+                        and key not in self._places
+                    ):
+                        with torch.inference_mode(False):  # calls outside it write to the copy, too
+                            self._places[key] = Place(attributes_of, name, found.detach().clone())
         self._last = seen
+
+    def _look_at_number(
+        self, key: _Key, holder: Holder, name: str, now: float, *, is_by_step: bool
+    ) -> None:
+        # By text: a NaN is no change.
+        if repr(self._last.get(key, now)) == repr(now) or key in self._fixed:
+            return
+        if is_by_step:
+            self._fixed.add(key)
+        elif key not in self._places:
+            number = FilledNumber(now, torch.device("cuda"))
+            self._places[key] = NumberPlace(holder, name, number.tensor, number)
 
     @contextmanager
     def standing(self) -> Iterator[None]:
-        """Let the standing tensors be in the attributes."""
+        """Let the standing tensors be in the attributes and variables."""
         places = self._places.values()
         now = [place.holder.get(place.name) for place in places]
         self._standing = [
@@ -173,3 +216,11 @@ class KeptResults:
     def read_by(self, is_read: Callable[[torch.Tensor], bool]) -> list[Place]:
         """The places of which a graph reads the standing tensor."""
         return [place for place in self._places.values() if is_read(place.standing)]
+
+
+def _variables_of(function: FunctionType) -> Iterator[tuple[_Key, Holder, str]]:
+    """The variables from outside that a user's function names."""
+    for namespace, names in global_names(function):
+        yield from (((id(namespace), name), namespace, name) for name in names)
+    for name, cell in zip(names_in(function), function.__closure__ or (), strict=False):
+        yield (id(cell), name), _Variable(cell), name

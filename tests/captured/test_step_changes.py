@@ -226,6 +226,65 @@ def float_attributes_change(wrap: Wrap) -> Found:
     return found, model
 
 
+DECAY, SHARE = 0.9, 0.5
+
+
+def follow(average: nn.Module, model: nn.Module) -> None:
+    with torch.no_grad():
+        for slow, fast in zip(average.parameters(), model.parameters(), strict=True):
+            slow.lerp_(fast, 1 - DECAY)
+
+
+def add_share(average: nn.Module, model: nn.Module) -> None:
+    with torch.no_grad():
+        for slow, fast in zip(average.parameters(), model.parameters(), strict=True):
+            slow.add_(fast, alpha=SHARE)
+
+
+def a_float_that_no_tensor_replaces(wrap: Wrap) -> Found:
+    """`alpha` is read on the host: calls with another value than the captured one are eager."""
+    global SHARE
+    model, optimizer = _model()
+    average, SHARE = copy.deepcopy(model), 0.5
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        add_share(average, model)
+        return loss
+
+    step, found = wrap(train_step), []
+    for i in range(14):
+        SHARE = 0.5 if i % 7 else 0.25 + i / 100
+        found.append(step(_x(i)))
+    return found, average
+
+
+def float_variables_change(wrap: Wrap) -> Found:
+    """A decay in a global that a helper reads, and a loss weight in a variable of the function around."""
+    global DECAY
+    model, optimizer = _model()
+    average, weight = copy.deepcopy(model), 1.0
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = weight * model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        follow(average, model)
+        return loss
+
+    step, found = wrap(train_step), []
+    for i in range(16):
+        weight = 1.0 if i < 7 else 0.8**i
+        DECAY = min(0.9, (1 + i) / (4 + i))
+        found.append(step(_x(i)))
+    assert type(weight) is float and type(DECAY) is float
+    return found, average
+
+
 def a_float_attribute_is_no_tensor(wrap: Wrap) -> Found:
     """No operator shows that the step computes something else with a tensor in the attribute."""
     model, optimizer = _model()
@@ -269,6 +328,8 @@ def a_float_is_no_tensor(wrap: Wrap) -> Found:
         (float_arguments_change, 9),
         (a_float_is_no_tensor, 6),
         (float_attributes_change, 11),
+        (float_variables_change, 13),
+        (a_float_that_no_tensor_replaces, 9),
         (a_float_attribute_is_no_tensor, 6),
         (the_caller_steps, 13),
         (the_caller_reads_gradients, 7),
@@ -278,7 +339,7 @@ def a_float_is_no_tensor(wrap: Wrap) -> Found:
         (a_group_is_added, 4),
         (the_caller_runs_backward, 0),
         (a_scale_overflows, 11),
-        (a_weight_is_assigned, 4),
+        (a_weight_is_assigned, 7),
     ],
 )
 def test_what_changes_between_steps_is_as_in_eager(

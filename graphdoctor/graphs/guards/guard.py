@@ -35,6 +35,7 @@ from graphdoctor.target.state.kinds.kind import Visit
 from graphdoctor.target.state.kinds.tensors import grad_of
 from graphdoctor.target.state.variables import attributes_read
 from graphdoctor.target.state.walk import Walk
+from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.figures import shortened
 
 HOLDERS = ("_parameters", "_buffers", "_modules")
@@ -122,7 +123,8 @@ class ReachableState:
     their objects hold, without gradients; `all_tensors` are also those that functions lead to. `around` is the
     module whose forward a graph replaces: its own hooks run around the graph, and its `forward` is the
     graph's place, so neither is watched. Of a function among the roots, which is a step, the variables that its
-    own code reads are watched, too. `without` and what only they lead to are left out.
+    own code reads are watched, too, and the floats that the user's functions read that it leads to. `without` and
+    what only they lead to are left out.
     """
 
     def __init__(
@@ -153,7 +155,14 @@ class ReachableState:
                     path += "'"
                 named[path] = value
                 apart += [attributes(value)[_NOT_READ]] if attributes(value).get(_NOT_READ) else []
-        for step in [value for value in roots.values() if isinstance(value, FunctionType)]:
+        steps = [value for value in roots.values() if isinstance(value, FunctionType)]
+        for helper in (value for _, value in found if steps and isinstance(value, FunctionType)):
+            if helper not in steps and is_user_file(helper.__code__.co_filename):
+                floats = partial(_floats, helper, _names_loaded(helper))
+                if floats():
+                    reader = partial(_values_of, floats)
+                    self.others.append(Entries("", helper, (reader,), floats, floats()))
+        for step in steps:
             variables = partial(_variables, step, _names_loaded(step))
             reader = partial(_values_of, variables)
             self.others.append(Entries("", step, (reader,), variables, variables()))
@@ -250,6 +259,11 @@ def _variables(function: FunctionType, names: Sequence[str]) -> dict[object, obj
         with suppress(ValueError):  # one that has no value yet
             found[name] = cell.cell_contents
     return found
+
+
+def _floats(function: FunctionType, names: Sequence[str]) -> dict[object, object]:
+    found = _variables(function, names)
+    return {name: value for name, value in found.items() if type(value) is float}
 
 
 def _is_watched_whole(held: object) -> bool:
