@@ -16,7 +16,7 @@ from graphdoctor.reporters.saved import _TYPES
 from graphdoctor.values.file_kinds import _KINDS as SAVED
 
 ROOT = Path(__file__).parents[2]
-NO_FORMAT = {"wording", "faults"}  # what the formats of a check and of an audit share
+NO_FORMAT = {"wording"}  # what the formats of a check share
 
 
 @pytest.mark.parametrize("row", FORMATS, ids=lambda row: f"{row.name} of {row.kinds[0]}")
@@ -34,7 +34,7 @@ def test_a_format_of_a_kind_stands_in_one_row(kind: Kind) -> None:
 
 
 def test_every_module_of_a_folder_of_formats_is_in_a_row() -> None:
-    for folder in ("audit", "check", "diff"):
+    for folder in ("check", "diff"):
         files = {path.stem for path in (ROOT / "graphdoctor/reporters" / folder).glob("*.py")}
         rows = {row.module.partition(".")[2] for row in FORMATS if row.module.startswith(folder)}
         assert files - {"__init__"} - NO_FORMAT == rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from graphdoctor.reporters.audit.faults import faults_of, fingerprints
+from graphdoctor.reporters.audit_faults import faults_of, fingerprints
 from graphdoctor.reporters.check.gitlab import place_of
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.audited import AuditReport

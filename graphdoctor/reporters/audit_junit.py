@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from graphdoctor.reporters.audit.faults import faults_of, headline
+from graphdoctor.reporters.audit_faults import faults_of, headline
 from graphdoctor.reporters.check.junit import add_case, add_problem, counted, document_of
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.audited import AuditReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from graphdoctor.reporters.audit.faults import RULES, WHY, AuditFault, faults_of, fingerprints
+from graphdoctor.reporters.audit_faults import RULES, WHY, AuditFault, faults_of, fingerprints
 from graphdoctor.reporters.check.sarif import MOST_RESULTS, one_run, uri
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.audited import AuditReport

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphdoctor.reporters.audit.faults import AuditFault, faults_of, headline
+from graphdoctor.reporters.audit_faults import AuditFault, faults_of, headline
 from graphdoctor.reporters.check.github import MOST_OF_A_KIND, command, file_and_line
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.audited import AuditReport

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphdoctor.reporters.audit.faults import faults_of, headline, verified_text
+from graphdoctor.reporters.audit_faults import faults_of, headline, verified_text
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.web import document
 from graphdoctor.reporters.web.code import parts

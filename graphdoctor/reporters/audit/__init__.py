@@ -1,1 +1,0 @@
-"""What an audit of a program's CUDA graphs found, in each format."""
