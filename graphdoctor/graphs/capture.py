@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from graphdoctor.device.observe.collector import no_collection
 from graphdoctor.graphs.cause import Refusal, refusal_of
 
 T = TypeVar("T")
@@ -144,6 +145,7 @@ class Capture:
     def __init__(self, side: Any, pool: Pool | None = None) -> None:
         self.graph: Any = torch.cuda.CUDAGraph()
         self._side, self._pool = side, pool
+        self._under_way = ExitStack()
         # Other threads of the program may go on using the GPU: only this one is watched.
         self._context: Any = torch.cuda.graph(
             self.graph,
@@ -153,11 +155,12 @@ class Capture:
         )
 
     def begin(self) -> None:
+        self._under_way.enter_context(no_collection())
         self._context.__enter__()
 
     def end(self) -> bool:
         """Whether the graph is empty. Raises RuntimeError for a capture that something spoilt."""
-        with warnings.catch_warnings(record=True) as said:
+        with self._under_way, warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             self._context.__exit__(None, None, None)
         others = [warning for warning in said if _EMPTY not in str(warning.message)]
@@ -167,7 +170,12 @@ class Capture:
 
     def reset(self) -> None:
         """Leave the capture, should it still be under way, and give the graph's memory back."""
-        with suppress(RuntimeError), warnings.catch_warnings(), torch.cuda.stream(self._side):
+        with (
+            self._under_way,
+            suppress(RuntimeError),
+            warnings.catch_warnings(),
+            torch.cuda.stream(self._side),
+        ):
             warnings.simplefilter("ignore")  # that an abandoned graph is empty is no news
             if torch.cuda.is_current_stream_capturing():
                 self.graph.capture_end()

@@ -447,3 +447,31 @@ def test_another_thread_disturbs_only_a_global_capture(mode: str) -> None:
         captured(body, capture_error_mode=mode)
         assert not errors
     assert_usable(x)
+
+
+@pytest.mark.parametrize("by", ["reset", "del", "collector"])
+def test_an_earlier_graph_that_is_destroyed_in_a_capture_ends_it(by: str) -> None:
+    """CUDA does so (pytorch#161037). Python's collector destroys none: it runs after the capture."""
+    x = torch.ones(4, device="cuda")
+    graphs = [captured(lambda: x + 1)[0]]
+
+    def body() -> None:
+        x.mul_(2)
+        if by == "reset":
+            graphs[0].reset()
+        elif by == "del":
+            graphs.clear()
+        else:
+            cycle: list[Any] = [graphs.pop()]
+            cycle.append(cycle)
+            del cycle
+            [[] for _ in range(100_000)]  # the collector would run
+
+    if by == "collector":
+        captured(body)[0].replay()
+        assert x[0] == 2
+    else:
+        with pytest.raises(RuntimeError, match="previous error during capture"):
+            captured(body)
+        captured(lambda: x.mul_(3))[0].replay()
+        assert x[0] == 3

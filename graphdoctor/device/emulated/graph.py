@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
+from contextlib import ExitStack
 from itertools import count
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from graphdoctor.device.emulated.streams import (
     StreamingDevice,
     StreamOrder,
 )
+from graphdoctor.device.observe.collector import no_collection
 from graphdoctor.device.observe.operators import Call, Observer, written_tensors
 from graphdoctor.device.observe.storages import (
     StorageInfo,
@@ -134,6 +136,7 @@ class EmulatedGraph:
         self._saved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._invalid: str | None = None
         self._order: StreamOrder | None = None
+        self._under_way = ExitStack()
         self.is_users = False  # and none that graphdoctor makes, whose warm-ups are fewer here
 
     def capture_begin(
@@ -160,6 +163,9 @@ class EmulatedGraph:
         self.is_users = frame.f_globals.get("__name__") != _OWN_CAPTURES
         self._rng = torch.get_rng_state()
         self._newest_before = device.table.info(torch.empty(0)).number
+        self._under_way.enter_context(
+            no_collection()
+        )  # the same capture always ends in the same way
         device.capturing = self
         device.attach(self)
 
@@ -184,6 +190,7 @@ class EmulatedGraph:
 
     def abandon(self) -> None:
         """Leave the capture, with the state that it began with."""
+        self._under_way.close()
         self._device.capturing = self._device.order = None
         self._put_back()
 
@@ -194,8 +201,14 @@ class EmulatedGraph:
         self.tape.replay()
 
     def reset(self) -> None:
+        other = self._device.capturing
+        if self._finished and other is not None and other is not self:
+            other.spoil(f"{CAPTURING} (function reset)")  # torch only warns here
         self.tape = None
         self._finished = False
+
+    def __del__(self) -> None:
+        self.reset()
 
     def pool(self) -> Any:
         return self._pool
@@ -260,9 +273,13 @@ class EmulatedGraph:
         return "Attempt to increase offset for a CUDA generator not in capture mode."
 
     def _refuse(self, text: str) -> None:
+        self.spoil(text)
+        raise RuntimeError(text)
+
+    def spoil(self, text: str) -> None:
+        """Let the capture fail at its end."""
         self._invalid = text
         self._device.broken_off += 1
-        raise RuntimeError(text)
 
     def _save_storage(self, info: StorageInfo, storage: torch.UntypedStorage) -> None:
         is_old = info.cuda and info.number <= self._newest_before

@@ -22,6 +22,7 @@ from itertools import pairwise
 from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any
 
+from graphdoctor.device.observe.collector import no_collection
 from graphdoctor.record.host.observer import THREADS, profile_by
 from graphdoctor.record.session import calls_inside
 from graphdoctor.target.frames import is_machinery, locate_from
@@ -245,16 +246,14 @@ class LineTrace:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        before, begun_s, collects = sys.gettrace(), time.perf_counter(), gc.isenabled()
-        gc.disable()  # a finalizer that the collector runs is no line of the step
-        sys.settrace(self._call)
-        try:
-            yield
-        finally:
-            sys.settrace(before)
-            if collects:
-                gc.enable()
-            self.seconds = time.perf_counter() - begun_s
+        before, begun_s = sys.gettrace(), time.perf_counter()
+        with no_collection():  # a finalizer is no line of the step
+            sys.settrace(self._call)
+            try:
+                yield
+            finally:
+                sys.settrace(before)
+        self.seconds = time.perf_counter() - begun_s
 
     def branch_to(self, other: LineTrace) -> Location | None:
         """The line after which another run continues at another line; None if the lines are the same."""
