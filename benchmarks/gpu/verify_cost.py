@@ -2,7 +2,8 @@
 
     python benchmarks/gpu/verify_cost.py [--layers 16] [--width 1024] [--every 100] [--blocks 20] [--json FILE]
 
-Blocks of replays of one graph, each with a wait for the device at its end: alone, audited, verified at every Nth,
+Blocks of replays of one graph, each with a wait for the device at its end, timed by the wall clock, and on the
+emulated device by the CPU time of the process: alone, audited, verified at every Nth,
 and verified at each, which says what one verification takes. The first replay of a graph is part of the warm-up.
 """
 
@@ -59,13 +60,13 @@ class Decoder:
         return hidden
 
 
-def us_per_replay(graph: Any, replays: int) -> float:
+def us_per_replay(graph: Any, replays: int, clock: Callable[[], float]) -> float:
     torch.cuda.synchronize()
-    begun = time.perf_counter()
+    begun = clock()
     for _ in range(replays):
         graph.replay()
     torch.cuda.synchronize()
-    return 1e6 * (time.perf_counter() - begun) / replays
+    return 1e6 * (clock() - begun) / replays
 
 
 def main() -> None:
@@ -78,14 +79,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     with EmulatedDevice() if args.device == "emulated" else nullcontext(), torch.no_grad():
-        found = measured(args.layers, args.width, args.every, args.blocks)
+        clock = time.perf_counter if args.device == "cuda" else time.process_time
+        found = measured(args.layers, args.width, args.every, args.blocks, clock)
     for name, value in found.items():
         print(f"{name}: {value}")
     if args.json is not None:
         args.json.write_text(json.dumps(found, indent=1))
 
 
-def measured(layers: int, width: int, every: int, blocks: int) -> dict[str, Any]:
+def measured(
+    layers: int, width: int, every: int, blocks: int, clock: Callable[[], float]
+) -> dict[str, Any]:
     """Medians over blocks of `every` replays, of which one is verified; in the last mode over single replays."""
     modes: dict[str, tuple[Callable[[], AbstractContextManager[Any]], int]] = {
         "alone": (nullcontext, every),
@@ -97,9 +101,9 @@ def measured(layers: int, width: int, every: int, blocks: int) -> dict[str, Any]
     for name, (mode, replays) in modes.items():
         with mode() as audit:
             decoder = Decoder(layers, width)
-            us_per_replay(decoder.graph, replays)
+            us_per_replay(decoder.graph, replays, clock)
             us[name] = statistics.median(
-                us_per_replay(decoder.graph, replays) for _ in range(blocks)
+                us_per_replay(decoder.graph, replays, clock) for _ in range(blocks)
             )
         if name == "each verified":
             assert not audit.report().wrong_replays, audit.report().wrong_replays

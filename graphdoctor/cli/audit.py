@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graphdoctor.cli.arguments import add_program_arguments, program_of
 from graphdoctor.cli.output import (
@@ -20,6 +21,9 @@ from graphdoctor.cli.output import (
 )
 from graphdoctor.values.errors import CannotDoItHere, UsageError
 
+if TYPE_CHECKING:
+    from graphdoctor.values.audited import Spacing
+
 EXIT_FOUND = 1
 
 
@@ -29,7 +33,7 @@ class AuditCommand:
       graphdoctor audit serve.py -- --port 8000
       graphdoctor audit --device emulated --json audit.json train.py
       graphdoctor audit --report sarif=audit.sarif train.py
-      graphdoctor audit --verify every=100 --blame wrong.py serve.py
+      graphdoctor audit --verify auto --blame wrong.py serve.py
 
     Graphs of torch.cuda.graph, make_graphed_callables and torch.compile are
     checked. The page on stderr names each tensor that a replay uses at its
@@ -53,8 +57,9 @@ class AuditCommand:
         add("--device", choices=("auto", "cuda", "emulated"), default="auto",
             help="auto (the default): cuda if there is a GPU, else emulated")  # fmt: skip
         eager = parser.add_mutually_exclusive_group()
-        eager.add_argument("--verify", type=_every, default=0, metavar="every=N",
-            help="compare each graph's first replay, and each Nth after it, with an eager run")  # fmt: skip
+        eager.add_argument("--verify", type=_spacing, default=0, metavar="every=N",
+            help="compare each graph's first replay, and each Nth after it, with an eager run; auto: as often as"
+            " this takes no more than 3 %% of the time")  # fmt: skip
         eager.add_argument("--debug-eager", action="store_true",
             help="run the operators of each replay eagerly instead")  # fmt: skip
         add("--blame", metavar="FILE",
@@ -67,7 +72,7 @@ class AuditCommand:
         check_json_writable(args)
         check_reports_writable(args)
         if args.blame and not args.verify:
-            raise UsageError("--blame needs --verify every=N, which finds the wrong replay")
+            raise UsageError("--blame needs --verify, which finds the wrong replay")
         program, process = program_of(args), os.getpid()
         import torch
 
@@ -114,8 +119,10 @@ class AuditCommand:
         return report.exit_code or (EXIT_FOUND if report.has_faults else 0)
 
 
-def _every(text: str) -> int:
+def _spacing(text: str) -> Spacing:
+    if text == "auto":
+        return "auto"
     name, _, number = text.partition("=")
     if name != "every" or not number.isdecimal() or not int(number):
-        raise argparse.ArgumentTypeError(f"expected every=N, such as every=100, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected every=100 or auto, got {text!r}")
     return int(number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache, partial
 from typing import Any
 
@@ -81,6 +81,19 @@ def private_pools() -> list[range]:
         for memory, segment in _segments()
         if tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
     ]
+
+
+def own_memory() -> AbstractContextManager[object]:
+    """Give new tensors memory that nobody else frees, if the allocator is torch's own."""
+    if torch.cuda.get_allocator_backend() != "native":
+        return nullcontext()
+    pool: AbstractContextManager[object] = torch.cuda.use_mem_pool(_own_pool())
+    return pool
+
+
+@cache
+def _own_pool() -> Any:
+    return torch.cuda.MemPool()
 
 
 def reserved_memory(address: int, size: int, device: torch.device) -> torch.UntypedStorage | None:

@@ -11,6 +11,7 @@ from graphdoctor.values.program import Ending
 from graphdoctor.values.watched import WatchedGraphs
 
 AUDIT_SCHEMA_VERSION = 1
+Spacing = int | Literal["auto"]  # of verified replays
 
 
 class StaleTensor(Struct, frozen=True):
@@ -106,12 +107,13 @@ class WrongReplay(Struct, frozen=True):
 class Verified(Struct, frozen=True):
     """What `--verify` compared, and how many captured operators it did not compare.
 
+    `every` is the N of `every=N`, "auto" if the time that comparing takes decides, 0 for `--debug-eager`.
     `replays` were compared, or replaced by eager runs. `random` operators are run and not judged; `unseen` are
     not run: torch does not dispatch a kernel that they depend on. Replays that were not compared: inputs were
     `gone`, or eager `failed`. `unexplained` replays differ, and kernels that were not seen may be the reason.
     """
 
-    every: int
+    every: Spacing
     replays: int = 0
     operators: int = 0
     random: int = 0

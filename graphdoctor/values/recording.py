@@ -221,17 +221,13 @@ class Iteration(Struct, frozen=True):
 
 
 class OptimizerInfo(Struct, frozen=True):
-    """An optimizer of the target, as far as capture cares. `lr_kind` tells a frozen rate from a live one.
-
-    `is_scheduled`: a learning rate scheduler was constructed for it.
-    """
+    """An optimizer of the target, as far as capture cares. `lr_kind` tells a frozen rate from a live one."""
 
     path: str
     class_name: str
     capturable: bool | None  # None: the class has no such flag
     fused: bool
     lr_kind: Literal["float", "tensor"]
-    is_scheduled: bool = False
 
 
 class Recording(Struct, frozen=True, weakref=True):

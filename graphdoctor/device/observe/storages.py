@@ -72,11 +72,13 @@ class Geometry(NamedTuple):
 
     def of(self, storage: torch.UntypedStorage, *, moved: int = 0) -> torch.Tensor:
         """The tensor that lies there in another storage of the same layout, `moved` by some elements."""
-        steps = sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
-        reach = (self.offset + moved + steps + 1) * self.dtype.itemsize
-        if 0 not in self.shape and reach > storage.nbytes() and storage.device.type == "cpu":
-            storage.data_ptr()  # it grows now, as shared memory cannot: see `shared_memory.give_own_memory`
-        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
+        device = storage.device
+        if device.type == "cpu":
+            steps = sum([(n - 1) * step for n, step in zip(self.shape, self.stride, strict=True)])
+            reach = (self.offset + moved + steps + 1) * self.dtype.itemsize
+            if reach > storage.nbytes() and 0 not in self.shape:
+                storage.data_ptr()  # it grows now, as shared memory cannot: see `shared_memory.give_own_memory`
+        empty = torch.empty(0, dtype=self.dtype, device=device)
         return empty.set_(storage, self.offset + moved, self.shape, self.stride)
 
 

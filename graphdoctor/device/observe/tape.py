@@ -409,6 +409,10 @@ class Tape:
     def references(self) -> Counter[int]:
         """How many tensors of the tape lie on each memory, by the storage's address."""
         self._settle()
+        return self.references_to_outside()
+
+    def references_to_outside(self) -> Counter[int]:
+        """The same of memory from outside the capture; of what the tape makes it says nothing before a replay."""
         held: dict[int, torch.Tensor] = {}
         held.update((id(tensor), tensor) for tensor in self.host_draws.tensors())
         for entry in self.entries:

@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 import torch
 
+from graphdoctor.device.observe.collector import no_collection
 from graphdoctor.device.observe.storages import Geometry
+from graphdoctor.graphs.capture import device_usable_after_failure
 from graphdoctor.graphs.generator import generator_state, set_generator_state
 from graphdoctor.measure.audit.captured_operators import (
     Argument,
@@ -100,19 +102,38 @@ def smallest_script(
     return _Script(program).text()
 
 
+class _ScriptGraph:
+    """The graph that a script has made so far, among the script's names."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._names = names
+
+    def reset(self) -> None:
+        """Give the graph back, if there is one."""
+        graph = self._names.get("graph")
+        if graph is not None:
+            graph.reset()
+
+
 def shows_difference(script: str) -> bool:
     """Whether a script runs here and finds that its replay differs from eager."""
     names: dict[str, Any] = {"__name__": "graphdoctor_blame"}
     drawn = torch.get_rng_state(), generator_state()
     try:
-        with torch.no_grad(), redirect_stdout(StringIO()):
+        with (
+            device_usable_after_failure(_ScriptGraph(names)),
+            no_collection(),
+            torch.no_grad(),
+            redirect_stdout(StringIO()),
+        ):
             exec(compile(script, "<blame>", "exec"), names)
+        return names.get("differs") is True
     except Exception:  # whatever an operator raises that gets inputs of another form
         return False
     finally:
+        names.clear()  # the script's function holds them, and would keep the graph until a later capture
         torch.set_rng_state(drawn[0])
         set_generator_state(drawn[1])
-    return names.get("differs") is True
 
 
 def _windows(operators: tuple[BlamedOperator, ...]) -> Iterator[_Program]:

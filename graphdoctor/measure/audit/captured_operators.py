@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import networkx
 import torch
 
+from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.observe.fallback import run_operator
 from graphdoctor.device.observe.operators import Call, Observer, written_tensors
 from graphdoctor.device.observe.storages import Geometry, StorageInfo, StorageTable, is_plain
@@ -46,6 +47,7 @@ class FrozenNumber:
 
 
 Argument = Captured | HostScalar | FrozenNumber
+_ARGUMENTS = (Captured, HostScalar, FrozenNumber)
 
 
 class NotThere(Exception):
@@ -74,7 +76,7 @@ class CapturedOperator:
 
 
 def _arguments(value: Any) -> Iterator[Argument]:
-    if isinstance(value, Argument):
+    if isinstance(value, _ARGUMENTS):
         yield value
     elif isinstance(value, list | tuple):
         for item in value:
@@ -82,10 +84,10 @@ def _arguments(value: Any) -> Iterator[Argument]:
 
 
 def _mapped(value: Any, make: Callable[[Argument], Any]) -> Any:
-    if isinstance(value, Argument):
+    if isinstance(value, _ARGUMENTS):
         return make(value)
-    if type(value) in (list, tuple) and any(True for _ in _arguments(value)):
-        return type(value)(_mapped(item, make) for item in value)
+    if type(value) in (list, tuple):
+        return type(value)([_mapped(item, make) for item in value])
     return value
 
 
@@ -252,37 +254,51 @@ class EagerRun:
     """Operators one by one; `running_again` has to be entered.
 
     What they write from outside the capture is written in copies, of the contents that `before` has by the
-    storage's address. None: it is written where it is.
+    storage's address. None: it is written where it is. `device` is the emulated one, None for CUDA.
     """
 
     def __init__(
         self, operators: Operators, arguments: AsCaptured, table: StorageTable,
-        before: Mapping[int, torch.UntypedStorage] | None,
+        device: EmulatedDevice | None, before: Mapping[int, torch.UntypedStorage] | None,
     ) -> None:  # fmt: skip
         self._operators, self._arguments, self._before = operators, arguments, before
-        self._table = table
+        self._table, self._is_emulated = table, device is not None
         self._copies: dict[int, torch.UntypedStorage] = {}
         self._made: dict[int, Place] = {}
+        self._tensors: dict[
+            Captured, torch.Tensor
+        ] = {}  # of this run, while they are where they were
+
+    def run(self, indices: Iterable[int]) -> None:
+        """Run operators in order. Raises NotThere where an argument is gone."""
+        for index in indices:
+            self.step(index)
 
     def step(self, index: int) -> None:
-        """Run an operator. Raises NotThere where an argument is gone."""
+        """Run one operator. Raises NotThere where an argument is gone."""
         each = self._operators.all[index]
         written = {memory.number for memory in each.written}
 
         def value(argument: Argument) -> Any:
-            if isinstance(argument, Captured) and not each.reads:  # only its form counts
+            if not isinstance(argument, Captured):
+                return self._arguments.value(argument)
+            if not each.reads:  # only its form counts
                 shape, stride, dtype = argument.geometry[1:]
                 device = self._operators.extents[argument.number].device
                 return torch.empty_strided(shape, stride, dtype=dtype, device=device)
-            if isinstance(argument, Captured):
-                return self.tensor(argument, writes=argument.number in written)
-            return self._arguments.value(argument)
+            return self.tensor(argument, writes=argument.number in written)
 
         entry = each.entry
-        args = tuple(_mapped(arg, value) for arg in entry.args)
+        args = tuple([_mapped(arg, value) for arg in entry.args])
         kwargs = {name: _mapped(arg, value) for name, arg in entry.kwargs.items()}
-        torch._C._set_grad_enabled(entry.grad_enabled)
-        result = run_operator(replace(entry, args=args, kwargs=kwargs).call({}))
+        if torch.is_grad_enabled() is not entry.grad_enabled:
+            torch._C._set_grad_enabled(entry.grad_enabled)
+        if self._is_emulated:
+            call = Call(entry.func, entry.facts, args, kwargs)
+            call.on_cuda = True
+            result = run_operator(call)
+        else:
+            result = entry.func(*args, **kwargs)
         for position, memory in each.made:
             tensor, geometry = result if position is None else result[position], memory.geometry
             if tensor.shape != geometry.shape or tensor.dtype != geometry.dtype:
@@ -292,11 +308,17 @@ class EagerRun:
             moved = int(tensor.storage_offset()) - geometry.offset
             storage = self._on_device(tensor.untyped_storage(), memory)
             self._made[memory.number] = storage, moved * geometry.dtype.itemsize
+            self._tensors[memory] = tensor
 
     def tensor(self, memory: Captured, *, writes: bool = False) -> torch.Tensor:
         """It in this run."""
-        storage, moved = self._place(memory, writes=writes)
-        return memory.geometry.of(storage, moved=moved // memory.geometry.dtype.itemsize)
+        found = self._tensors.get(memory)
+        if found is None or writes:
+            storage, moved = self._place(memory, writes=writes)
+            if found is None or found.untyped_storage()._cdata != storage._cdata:
+                found = memory.geometry.of(storage, moved=moved // memory.geometry.dtype.itemsize)
+                self._tensors[memory] = found
+        return found
 
     def _place(self, memory: Captured, *, writes: bool) -> Place:
         if memory.number in self._operators.made:
@@ -313,10 +335,11 @@ class EagerRun:
         if writes and key not in self._copies:
             copy = self._before.get(key, storage).clone()
             self._copies[key] = self._on_device(copy, memory)
+            self._tensors.clear()  # some of them are still on what was copied
         return self._copies.get(key, self._before.get(key, storage)), moved
 
     def _on_device(self, storage: torch.UntypedStorage, memory: Captured) -> torch.UntypedStorage:
         """New memory, which the emulated device has to know of."""
-        if memory.number in self._operators.on_cuda:
+        if self._is_emulated and memory.number in self._operators.on_cuda:
             self._table.put_storage_on_cuda(storage)
         return storage

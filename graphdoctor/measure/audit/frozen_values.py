@@ -92,14 +92,13 @@ class CapturedNumbers(Observer):
         nearest: FrameType | None = None  # of the user's
         for frame, expression in expressions_of_program():
             for operand in expression.operands:
-                found = expression.numbers(operand, self._number)
-                value = found[0].value if found else MISSING
-                if value not in numbers:
+                found = expression.computed(operand, self._number)
+                if found is None or (value := found.value) not in numbers:
                     continue
                 if nearest is not None and (type(value) is not float or value in _COMMON):
                     continue
-                for place, number in found[1:]:
-                    if place is not None and self._lasts(place, number):
+                for place, number, _ in found.places():
+                    if self._lasts(place, number):
                         location = location or locate().location
                         self._add(FrozenNumber(place, number, operator, location))
             if nearest is None and not is_machinery(frame.f_code.co_filename):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal, NamedTuple
@@ -16,15 +15,23 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice, entered
+from graphdoctor.device.observe.collector import no_collection
 from graphdoctor.device.observe.operators import (
     Call,
     Observer,
     tensors_of,
     written_tensors,
 )
-from graphdoctor.device.observe.storages import StorageInfo, StorageTable, parts_of
+from graphdoctor.device.observe.storages import (
+    Geometry,
+    StorageInfo,
+    StorageTable,
+    is_plain,
+    parts_of,
+)
 from graphdoctor.device.real import CaptureMode, RealStorageTable, private_pools
 from graphdoctor.measure.audit.blame import shows_difference, smallest_script
+from graphdoctor.measure.audit.captured_operators import OperatorRecorder
 from graphdoctor.measure.audit.changed_memory import ChangedMemory
 from graphdoctor.measure.audit.frozen_values import (
     CapturedNumbers,
@@ -37,7 +44,16 @@ from graphdoctor.measure.audit.held_outputs import (
     Replays,
     uses_no_memory,
 )
-from graphdoctor.measure.audit.places import Key, frames_of_program, roots_of, users_frames
+from graphdoctor.measure.audit.places import (
+    Holder,
+    Key,
+    Place,
+    frames_of_program,
+    is_registered,
+    roots_of,
+    tensors_of_program,
+    users_frames,
+)
 from graphdoctor.measure.audit.uncopied_inputs import CapturedInput, CapturedInputs, new_tensors
 from graphdoctor.measure.audit.verified_replays import ReplayVerifier
 from graphdoctor.measure.watch.profiler import Gate
@@ -45,11 +61,11 @@ from graphdoctor.measure.watch.watcher import GraphCounts
 from graphdoctor.target.frames import locate
 from graphdoctor.target.program.launch import Program, run_program
 from graphdoctor.target.state.snapshot import plain_torch
-from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.audited import (
     AUDIT_SCHEMA_VERSION,
     AuditReport,
     FrozenValue,
+    Spacing,
     StaleTensor,
     UncopiedInput,
 )
@@ -77,8 +93,7 @@ class _Outside:
     location: Location | None
     is_written: bool = False
     name: str = ""
-    # The module's dictionary entries that held it.
-    slots: list[tuple[ref[torch.nn.Module], str, str]] = field(default_factory=list)
+    slots: tuple[Place, ...] = ()  # the parameters and buffers of modules that had it
 
 
 class _CaptureUses(Observer):
@@ -142,7 +157,7 @@ class _Capture:
     changes: int = 0  # of captured memory, at the last look
     counts: list[int] = field(default_factory=list)  # of tensors on it, on the emulated device
     outputs: GraphOutputs = field(default_factory=GraphOutputs)
-    held: Counter[int] | None = None
+    held: Counter[int] = field(default_factory=Counter)
 
 
 class _UnderWay(NamedTuple):
@@ -151,17 +166,24 @@ class _UnderWay(NamedTuple):
     uses: _CaptureUses
     numbers: CapturedNumbers
     inputs: CapturedInputs
-    watching: ExitStack
+    recorder: OperatorRecorder | None
+    holders: dict[int, list[Holder]]
+    watching: ExitStack  # until the capture is to end
+    ended: ExitStack  # until it has ended
     location: Location | None
 
 
 class GraphAudit(GraphCounts):
     """Counts graphs, and before each replay checks the memory from outside that the capture used."""
 
-    def __init__(self, *, every: int = 0, debug_eager: bool = False, blame: bool = False) -> None:
+    def __init__(
+        self, *, every: Spacing = 0, debug_eager: bool = False, blame: bool = False,
+        roots: Mapping[str, object] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(Gate())
         self._emulated: EmulatedDevice | None = entered()
         self._table = self._emulated.table if self._emulated is not None else RealStorageTable()
+        self._roots = roots or {}
         self._made: set[int] = set()  # by number, which no other storage gets
         self._under_way: dict[int, _UnderWay] = {}
         self._captures: WeakKeyDictionary[Any, _Capture] = WeakKeyDictionary()
@@ -185,12 +207,7 @@ class GraphAudit(GraphCounts):
         if device is not None:
             device.attach(self._outputs)
         try:
-            with ExitStack() as stack:
-                # Below the checks of memory, which see the same replays.
-                if self._verifier is not None:
-                    stack.enter_context(self._verifier.on(graph_type))
-                stack.enter_context(super().on(graph_type))
-                stack.enter_context(self._changed.on())
+            with super().on(graph_type), self._changed.on():
                 yield
         finally:
             if device is not None:
@@ -224,83 +241,117 @@ class GraphAudit(GraphCounts):
         scripts = (smallest_script(operators, shows) for operators in blamed)
         return next((script for script in scripts if script is not None), None)
 
-    def _begins(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        counted = super()._begins(method)
-
-        @functools.wraps(method)
-        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            begun = counted(graph, *args, **kwargs)
+    def _capture_begin(
+        self, method: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        with ExitStack() as ended:
+            ended.enter_context(no_collection())
+            holders = self._holders()
+            begun = super()._capture_begin(method, graph, *args, **kwargs)
             self._captures.pop(graph, None)
             is_real = self._emulated is None
             uses = _CaptureUses(self._table, self._made, has_addresses=is_real)
             numbers = CapturedNumbers(self._table)
             inputs = CapturedInputs(self._table, self._made)
-            watching = ExitStack()
+            recorder = (
+                OperatorRecorder(self._table, one_generator=not is_real)
+                if self._verifier is not None
+                else None
+            )
+            observers = (uses, numbers, inputs, *((recorder,) if recorder is not None else ()))
+            watching = ended.enter_context(ExitStack())
             watching.enter_context(numbers.on())
             if self._emulated is not None:
-                for each in (uses, numbers, inputs):
+                for each in observers:
                     self._emulated.attach(each)
                     watching.callback(self._emulated.detach, each)
             else:
-                watching.enter_context(CaptureMode(self._table, (uses, numbers, inputs)))
+                watching.enter_context(CaptureMode(self._table, observers))
             self._under_way[id(graph)] = _UnderWay(
-                uses, numbers, inputs, watching, locate().location
+                uses,
+                numbers,
+                inputs,
+                recorder,
+                holders,
+                watching,
+                ended.pop_all(),
+                locate().location,
             )
             self._outputs.is_capturing = True
-            return begun
+        return begun
 
-        return capture_begin
-
-    def _ends(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        counted = super()._ends(method)
-
-        @functools.wraps(method)
-        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            capture = self._under_way.pop(id(graph), None)
+    def _capture_end(
+        self, method: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        capture = self._under_way.pop(id(graph), None)
+        self._outputs.is_capturing = bool(self._under_way)
+        with capture.ended if capture is not None else nullcontext():
             if capture is not None:
                 capture.watching.close()
-            self._outputs.is_capturing = bool(self._under_way)
-            ended = counted(graph, *args, **kwargs)
-            if capture is not None:
-                outside = list(capture.uses.outside.values())
-                if self._emulated is None:
-                    outside = _outside_pools(outside)
-                # Outputs of torch.compile's graphs that were overwritten raise where they are looked at.
+            ended = super()._capture_end(method, graph, *args, **kwargs)
+        if capture is not None:
+            self._keep(graph, capture)
+        return ended
+
+    def _keep(self, graph: Any, capture: _UnderWay) -> None:
+        """Name what a capture used, for the checks before its replays."""
+        outside = list(capture.uses.outside.values())
+        if self._emulated is None:
+            outside = _outside_pools(outside)
+        operators = capture.recorder.operators if capture.recorder is not None else None
+        for each in outside:
+            holders = capture.holders.get(each.info.number, ())
+            of_module = [
+                one for one in holders if one.place is not None and is_registered(one.place)
+            ]
+            named = of_module or [one for one in holders if one.place is None]
+            each.name = named[0].text if named else ""
+            # Not those in which the captured code itself has put other memory.
+            places = (one.place for one in of_module if one.place is not None)
+            each.slots = tuple(place for place in places if not self._is_rebound(place, each))
+        if self._verifier is not None and operators is not None:
+            self._verifier.keep(graph, operators, capture.holders, capture.location)
+        self._changed.captured.update(each.info.number for each in outside)
+        numbers = capture.numbers.sources()
+        written = frozenset(each.info.number for each in outside if each.is_written)
+        inputs = capture.inputs.read(
+            # What a module holds may not be replaced, whatever is copied.
+            {each.info.number for each in outside if not each.slots} - written
+        )
+        self._changed.watch(each.place for each in numbers.values())
+        self._changed.watch(place for each in inputs for place in each.places)
+        self._captures[graph] = _Capture(
+            outside=tuple(outside),
+            addresses=tuple(each.weak.cdata for each in outside),
+            replays=Replays(capture.location),
+            results=capture.uses.results,
+            numbers=numbers,
+            inputs=inputs,
+            written=written,
+            held=graph.tape.references_to_outside() if self._emulated is not None else Counter(),
+        )
+
+    def _holders(self) -> dict[int, list[Holder]]:
+        """What the capturing frames lead to, by the number of its storage."""
+        found: dict[int, list[Holder]] = defaultdict(list)
+        # Outputs of torch.compile's graphs that were overwritten raise where they are looked at.
+        with plain_torch(), suppress(RuntimeError):
+            for tensor, place, text in tensors_of_program(users_frames(), self._roots):
                 with suppress(RuntimeError):
-                    self._name(outside)
-                self._changed.captured.update(each.info.number for each in outside)
-                numbers = capture.numbers.sources()
-                written = frozenset(each.info.number for each in outside if each.is_written)
-                inputs = capture.inputs.read(
-                    # What a module holds may not be replaced, whatever is copied.
-                    {each.info.number for each in outside if not each.slots} - written
-                )
-                self._changed.watch(each.place for each in numbers.values())
-                self._changed.watch(place for each in inputs for place in each.places)
-                self._captures[graph] = _Capture(
-                    outside=tuple(outside),
-                    addresses=tuple(each.weak.cdata for each in outside),
-                    replays=Replays(capture.location),
-                    results=capture.uses.results,
-                    numbers=numbers,
-                    inputs=inputs,
-                    written=written,
-                )
-            return ended
+                    parts = parts_of(tensor)
+                    geometry = Geometry.of_tensor(tensor) if is_plain(tensor) else None
+                    if len(parts) == 1:
+                        number = self._table.info(parts[0]).number
+                        found[number].append(Holder(geometry, place, text))
+        return found
 
-        return capture_end
-
-    def _replays(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        counted = super()._replays(method)
-
-        @functools.wraps(method)
-        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            capture = self._captures.get(graph)
-            if capture is not None:
-                self._check(graph, capture)
-            return counted(graph, *args, **kwargs)
-
-        return replay
+    def _replay(self, method: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
+        capture = self._captures.get(graph)
+        if capture is not None:
+            self._check(graph, capture)
+            if self._verifier is not None:
+                method = self._verifier.verified(method, graph)
+        return super()._replay(method, graph, *args, **kwargs)
 
     def _check(self, graph: Any, capture: _Capture) -> None:
         replays = capture.replays
@@ -313,8 +364,6 @@ class GraphAudit(GraphCounts):
         if self._emulated is not None:
             # An operator may be found to read what this replay overwrites.
             replays.last_at = locate().location
-            if capture.held is None and graph.tape is not None:
-                capture.held = graph.tape.references()
         is_due = replays.count <= _FIRST or replays.count % _EVERY == 0
         if is_due:
             frames = frames_of_program()
@@ -425,54 +474,21 @@ class GraphAudit(GraphCounts):
         counts, capture.counts = capture.counts, [*map(_use_count, capture.addresses)]
         return counts != capture.counts
 
+    def _is_rebound(self, place: Place, each: _Outside) -> bool:
+        now = place.read([])
+        return isinstance(now, torch.Tensor) and self._table.info(now) is not each.info
+
     def _reason(self, each: _Outside) -> _Reason | None:
-        for module, kind, key in each.slots:
-            owner = module()
-            now = owner.__dict__[kind].get(key) if owner is not None else None
-            if now is not None and self._table.info(now) is not each.info:
-                return "rebound"
+        if any(self._is_rebound(place, each) for place in each.slots):
+            return "rebound"
         storage = each.info.storage()
         if storage is None or storage.nbytes() < each.nbytes:
             return "freed"
         if each.address:
             return "moved" if storage.data_ptr() != each.address else None
         # An emulated graph itself holds the memory that it uses. One more is `storage`.
-        tapes = sum(
-            c.held[each.weak.cdata] for c in list(self._captures.values()) if c.held is not None
-        )
+        tapes = sum(c.held[each.weak.cdata] for c in list(self._captures.values()))
         return "freed" if _use_count(each.weak.cdata) - 1 <= tapes else None
-
-    def _name(self, outside: list[_Outside]) -> None:
-        """Name what the variables of the capturing frames lead to, parameters by their modules."""
-        wanted = {each.info.number: each for each in outside}
-        if not wanted:
-            return
-        with plain_torch():
-            for path, value, _ in Walk(roots_of(users_frames()), with_empty=False):
-                if isinstance(value, torch.nn.Module):
-                    for kind, key, tensor in _entries(value):
-                        found = self._among(tensor, wanted)
-                        if found is not None:
-                            found.slots.append((ref(value), kind, key))
-                            found.name = found.name or f"{path}.{key}"
-                elif isinstance(value, torch.Tensor):
-                    found = self._among(value, wanted)
-                    if found is not None:
-                        found.name = found.name or str(path)
-
-    def _among(self, tensor: torch.Tensor, wanted: Mapping[int, _Outside]) -> _Outside | None:
-        try:
-            parts = parts_of(tensor)
-            return wanted.get(self._table.info(parts[0]).number) if len(parts) == 1 else None
-        except RuntimeError:  # an output of torch.compile's that was overwritten
-            return None
-
-
-def _entries(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
-    for kind in ("_parameters", "_buffers"):
-        for key, tensor in module.__dict__.get(kind, {}).items():  # a scripted module has none
-            if tensor is not None:
-                yield kind, key, tensor
 
 
 def _outside_pools(outside: list[_Outside]) -> list[_Outside]:
@@ -483,7 +499,11 @@ def _outside_pools(outside: list[_Outside]) -> list[_Outside]:
 
 @contextmanager
 def audit(
-    *, verify: int = 0, debug_eager: bool = False, blame: bool = False
+    *,
+    verify: Spacing = 0,
+    debug_eager: bool = False,
+    blame: bool = False,
+    roots: Mapping[str, object] | None = None,
 ) -> Iterator[GraphAudit]:
     """Check each CUDA graph that is captured in the block, before each of its replays.
 
@@ -491,10 +511,12 @@ def audit(
     CUDA. `report()` of what this gives lists the faults so far. Nothing is raised for them.
 
     `verify=100`: the first replay of each graph, and each 100th after it, is compared with its operators, run
-    eagerly on what the program's tensors and numbers are then. `debug_eager`: every replay is this eager run.
+    eagerly on what the program's tensors and numbers are then. "auto": the first, and later ones as often as this
+    takes no more than 3 % of the time. `debug_eager`: every replay is this eager run.
     `blame`: keep what `blame()` of this needs to write the smallest script that shows a wrong replay.
+    `roots`: objects by name in which tensors are looked for, besides the variables of the frames that capture.
     """
-    audited = GraphAudit(every=verify, debug_eager=debug_eager, blame=blame)
+    audited = GraphAudit(every=verify, debug_eager=debug_eager, blame=blame, roots=roots)
     with audited.on(torch.cuda.CUDAGraph):
         yield audited
 
@@ -508,7 +530,7 @@ class AuditedProgram(NamedTuple):
 
 
 def audit_program(
-    program: Program, *, verify: int = 0, debug_eager: bool = False, blame: bool = False
+    program: Program, *, verify: Spacing = 0, debug_eager: bool = False, blame: bool = False
 ) -> AuditedProgram:
     """Run it to its end on the device that is entered.
 

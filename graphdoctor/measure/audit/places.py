@@ -6,7 +6,7 @@ import ast
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +17,7 @@ from weakref import ref
 
 import torch
 
+from graphdoctor.device.observe.storages import Geometry
 from graphdoctor.source.trees import owner_of, tree_of
 from graphdoctor.target.frames import is_machinery, is_own, variables_of
 from graphdoctor.target.state.attributes import attributes
@@ -195,6 +196,18 @@ class Expression:
         value = follow(value, tuple(path))
         return None if value is MISSING else (place, value)
 
+    def places(self, operand: ast.expr) -> Iterator[tuple[Place, object]]:
+        """The place of an operand, and those of the items of a tuple or list, which may be `*args`."""
+        found = self.place(operand)
+        if found is None:
+            return
+        yield found
+        place, value = found
+        items: Sequence[object] = value if isinstance(value, tuple | list) else ()
+        for index, item in enumerate(items):
+            text = f"{place.text}[{index}]"
+            yield Place(place.root, (*place.path, Item(index)), text), item
+
     def _root(self, name: str) -> tuple[Root, object] | None:
         frame = self._frame
         code = frame.f_code
@@ -209,45 +222,73 @@ class Expression:
             return frame.f_globals, frame.f_globals[name]
         return None
 
-    def numbers(
+    def computed(
         self, operand: ast.expr, number_of: Callable[[object], object], depth: int = 0
-    ) -> list[Number]:
-        """The value of an operand, then the numbers it is computed from with their places.
-
-        Nothing if there is more in it than numbers and arithmetic. A variable that one assignment sets
-        comes with the numbers of that assignment.
-        """
-        leaves: list[Number] = []
+    ) -> Computed | None:
+        """An operand that is a number of the program, or arithmetic with some; None if there is more in it."""
+        leaves: dict[int, Leaf] = {}
 
         def read(chain: ast.expr) -> object:
-            found = self.place(chain)
-            if found is None:
+            place, value = self.place(chain) or (None, MISSING)
+            number = number_of(value)
+            if place is None or number is MISSING:
                 return MISSING
-            number = number_of(found[1])
-            if number is not MISSING:
-                leaves.append(Number(found[0], number))
+            assigned, root = None, place.root
+            if isinstance(root, Variable) and root.code is self._frame.f_code and not place.path:
+                assigned = _assigned(root.code).get(root.name) if depth < _MOST_STEPS else None
+            again = self.computed(assigned, number_of, depth + 1) if assigned is not None else None
+            is_same = again is not None and again.value == number
+            leaves[id(chain)] = Leaf(place, number, again if is_same else None)
             return number
 
         value = _computed(operand, read)
-        if value is MISSING:
-            return []
-        for leaf in tuple(leaves):
-            place = leaf.place
-            if place is None or place.path or depth == _MOST_STEPS:
-                continue
-            if isinstance(place.root, Variable) and place.root.code is self._frame.f_code:
-                assigned = _assigned(place.root.code).get(place.root.name)
-                found = self.numbers(assigned, number_of, depth + 1) if assigned else []
-                if found and found[0].value == leaf.value:
-                    leaves += found[1:]
-        return [Number(None, value), *leaves]
+        return None if value is MISSING else Computed(operand, value, leaves)
 
 
-class Number(NamedTuple):
-    """A number, and the place it was read from, if it has one."""
+class Leaf(NamedTuple):
+    """A place that arithmetic reads, its number then, and how a local variable of one assignment got it."""
 
-    place: Place | None
-    value: Any
+    place: Place
+    number: Any
+    assigned: Computed | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed:
+    """Arithmetic with numbers of the program. `leaves` are read by the identity of a name, attribute or item in it.
+
+    A variable of a function that has ended is computed from what was assigned to it.
+    """
+
+    node: ast.expr
+    value: Any  # at capture
+    leaves: dict[int, Leaf]
+
+    def places(self) -> Iterator[Leaf]:
+        """All places that it depends on."""
+        for leaf in self.leaves.values():
+            yield leaf
+            if leaf.assigned is not None:
+                yield from leaf.assigned.places()
+
+    @property
+    def name(self) -> str:
+        """The expression as the program has it."""
+        return ast.unparse(self.node)
+
+    def now(self, frames: list[FrameType]) -> Any:
+        """The number as it would be now; None if that is not known."""
+
+        def read(chain: ast.expr) -> object:
+            place, _, assigned = self.leaves[id(chain)]
+            value = _plain(place.read(frames))
+            if value is MISSING and assigned is not None:
+                value = assigned.now(frames)
+                return MISSING if value is None else value
+            return value
+
+        value = _computed(self.node, read)
+        return None if value is MISSING else value
 
 
 def _constant_item(index: ast.expr) -> Item | None:
@@ -392,8 +433,29 @@ def _assigned(code: CodeType) -> dict[str, ast.expr]:
     return known[1]
 
 
-def origins_of_tensors(frames: Sequence[FrameType]) -> Iterator[tuple[Place, torch.Tensor]]:
-    """All tensors that variables of the frames lead to. The walk has to run without modes."""
+class HeldTensor(NamedTuple):
+    """A tensor of the program. Without a place it can be named, and not be read again."""
+
+    tensor: torch.Tensor
+    place: Place | None
+    text: str
+
+
+class Holder(NamedTuple):
+    """What led to a tensor when a capture began; it keeps nothing alive. `geometry` is None of no plain tensor."""
+
+    geometry: Geometry | None
+    place: Place | None
+    text: str
+
+
+def tensors_of_program(
+    frames: Sequence[FrameType], roots: Mapping[str, object]
+) -> Iterator[HeldTensor]:
+    """All tensors that variables of the frames and roots lead to, each as often as it is found.
+
+    Has to run without modes.
+    """
     for frame in frames:
         variables = variables_of(frame)
         is_global = variables is frame.f_globals
@@ -401,10 +463,15 @@ def origins_of_tensors(frames: Sequence[FrameType]) -> Iterator[tuple[Place, tor
             root = frame.f_globals if is_global else Variable(frame.f_code, name)
             for steps, held in _held(value, (Item(name),)):
                 if isinstance(held, torch.Tensor):
-                    yield Place(root, steps if is_global else steps[1:], _text("", steps)), held
-    for path, value, _ in Walk(roots_of(frames), with_empty=False):
+                    text = _text("", steps)
+                    place = Place(root, steps if is_global else steps[1:], text)
+                    yield HeldTensor(held, place, text)
+    for path, value, _ in Walk({**roots, **roots_of(frames)}, with_empty=False):
+        if isinstance(value, torch.Tensor):
+            yield HeldTensor(value, None, str(path))
+            continue
         attributes = getattr(value, "__dict__", None)
-        if isinstance(value, torch.Tensor | type) or not isinstance(attributes, dict):
+        if isinstance(value, type) or not isinstance(attributes, dict):
             continue
         entries = dict(attributes)
         if isinstance(value, torch.nn.Module):
@@ -415,13 +482,21 @@ def origins_of_tensors(frames: Sequence[FrameType]) -> Iterator[tuple[Place, tor
             for name, entry in entries.items():
                 for steps, held in _held(entry, (name,)) if name not in _ENTRIES else ():
                     if isinstance(held, torch.Tensor):
-                        yield Place(owner, steps, _text(str(path), steps)), held
+                        text = _text(str(path), steps)
+                        yield HeldTensor(held, Place(owner, steps, text), text)
 
 
 def is_modules(place: Place) -> bool:
     """Whether a module has it as its parameter, buffer or attribute."""
     owner = place.root() if isinstance(place.root, ref) else None
     return isinstance(owner, torch.nn.Module) and len(place.path) == 1
+
+
+def is_registered(place: Place) -> bool:
+    """Whether a module has it as its parameter or buffer."""
+    owner: Any = place.root() if is_modules(place) and isinstance(place.root, ref) else None
+    kinds = ("_parameters", "_buffers")  # a scripted module has none
+    return owner is not None and any(place.path[0] in vars(owner).get(kind, ()) for kind in kinds)
 
 
 def _held(value: Any, steps: tuple[Step, ...]) -> Iterator[tuple[tuple[Step, ...], Any]]:
@@ -447,21 +522,24 @@ def _text(path: str, steps: tuple[Step, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class NumberOrigin:
-    """Where a number came from, and what was computed from it before an operator got it."""
+class OptionOrigin:
+    """A number that an object of torch's holds, and what torch computed from it before an operator got it."""
 
     place: Place
     form: str
 
-    def now(self, frames: Sequence[FrameType]) -> int | float | None:
-        """The argument as it would be now; None where that is not known."""
-        value = self.place.read(list(frames))
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        number: int | float = _FORMS[self.form](value)
-        return number
+    @property
+    def name(self) -> str:
+        """The object's class, and the way to the number."""
+        return self.place.text
+
+    def now(self, frames: list[FrameType]) -> Any:
+        """The argument as it would be now; None if that is not known."""
+        value = _plain(self.place.read(frames))
+        return None if value is MISSING else _FORMS[self.form](value)
 
 
+NumberOrigin = Computed | OptionOrigin
 _FORMS: dict[str, Callable[[Any], Any]] = {
     "{}": lambda value: value,
     "-{}": lambda value: -value,
@@ -470,26 +548,28 @@ _FORMS: dict[str, Callable[[Any], Any]] = {
 
 
 def origins_of_number(number: int | float) -> list[NumberOrigin]:
-    """Places that the expressions of the callers read and that have this value, of the nearest caller.
+    """What the expressions of the callers compute it from, of the nearest caller.
 
     Torch's own objects count with all that they hold: an optimizer, a module.
     """
     expressions = {id(frame): expression for frame, expression in expressions_of_program()}
     for frame in frames_of_program():
-        candidates: Iterable[tuple[Place, Any]] = ()
-        if id(frame) in expressions:
-            candidates = _of_expression(expressions[id(frame)])
+        found: list[NumberOrigin] = []
+        expression = expressions.get(id(frame))
         if is_machinery(frame.f_code.co_filename):
-            candidates = _of_torchs_object(variables_of(frame).get("self"))
-        forms = ((place, _form(value, number)) for place, value in candidates)
-        found = [NumberOrigin(place, form) for place, form in forms if form is not None]
+            held = _of_torchs_object(variables_of(frame).get("self"))
+            forms = ((place, _form(value, number)) for place, value in held)
+            found += [OptionOrigin(place, form) for place, form in forms if form is not None]
+        elif expression is not None:
+            computed = (expression.computed(each, _plain) for each in expression.operands)
+            found += [each for each in computed if each and each.leaves and each.value == number]
         if found:
             return found
     return []
 
 
 def _form(value: Any, number: int | float) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if _plain(value) is MISSING:
         return None
     same = (form for form, compute in _FORMS.items() if compute(value) == number)
     return next((form for form in same if form != "1 - {}" or isinstance(value, float)), None)
@@ -505,13 +585,6 @@ def _of_torchs_object(value: Any) -> Iterator[tuple[Place, Any]]:
     elif isinstance(value, torch.nn.Module):
         for key, held in vars(value).items():
             yield Place(ref(value), (key,), f"{name}.{key}"), held
-
-
-def _of_expression(expression: Expression) -> Iterator[tuple[Place, Any]]:
-    for operand in expression.operands:
-        for place, value in expression.numbers(operand, _plain)[1:]:
-            if place is not None:
-                yield place, value
 
 
 def _plain(value: object) -> object:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from inspect import CO_VARARGS, CO_VARKEYWORDS
-from itertools import islice
+from itertools import chain, islice
 from types import CodeType, FrameType
 from typing import NamedTuple
 from weakref import ref
@@ -15,7 +15,7 @@ from weakref import ref
 import torch
 
 from graphdoctor.device.observe.operators import Call, Observer
-from graphdoctor.device.observe.storages import StorageTable, is_plain
+from graphdoctor.device.observe.storages import Geometry, StorageTable, is_plain
 from graphdoctor.measure.audit.places import CapturedFrames, Place, Variable, expressions_of_program
 from graphdoctor.source.trees import owner_of
 from graphdoctor.target.frames import is_machinery, locate, locate_from, variables_of
@@ -30,16 +30,26 @@ _MEASURE = frozenset({"size", "dim", "numel", "stride", "data_ptr"})
 
 @dataclass(slots=True)
 class CapturedInput:
-    """A tensor from outside that the capture reads, and where the program keeps it."""
+    """A tensor from outside that the capture reads, and where the program keeps it.
+
+    `owner` is the tensor, or the one that it is a part of: a part may be made for each call.
+    """
 
     number: int
-    tensor: ref[torch.Tensor]
+    owner: ref[torch.Tensor]
+    geometry: Geometry
     version: int
     operator: str
     location: Location | None
     places: list[Place] = field(default_factory=list)
     # What was in each place at the last check, by number.
     seen: list[int] = field(default_factory=list)
+
+    def captured(self, owner: torch.Tensor) -> torch.Tensor:
+        """The tensor as it is now."""
+        _, shape, stride, _ = self.geometry
+        with plain_torch():
+            return owner.as_strided(shape, stride, self.geometry.offset)
 
 
 class NewTensor(NamedTuple):
@@ -70,16 +80,23 @@ class CapturedInputs(Observer):
             self._tries[number] += 1
             wanted.add(number)
         for _, expression in expressions_of_program() if wanted else ():
-            for operand in expression.operands:
-                place, value = expression.place(operand) or (None, None)
+            for place, value in chain.from_iterable(map(expression.places, expression.operands)):
                 number = number_of(value, self._table)
-                if place is None or number not in wanted or not self._frames.holds(place):
+                if number not in wanted or not self._frames.holds(place):
                     continue
                 assert isinstance(value, torch.Tensor) and number is not None
                 found = self._inputs.get(number)
                 if found is None:
                     name, location = call.facts.name, locate().location
-                    found = CapturedInput(number, ref(value), value._version, name, location)
+                    owner = value if value._base is None else value._base
+                    found = CapturedInput(
+                        number,
+                        ref(owner),
+                        Geometry.of_tensor(value),
+                        value._version,
+                        name,
+                        location,
+                    )
                     self._inputs[number] = found
                 if all(place.key != each.key for each in found.places):
                     found.places.append(place)
@@ -101,14 +118,16 @@ def new_tensors(
     inputs: list[CapturedInput], frames: list[FrameType], table: StorageTable
 ) -> Iterator[NewTensor]:
     """New tensors of the same kind that were not copied since the last check."""
-    untouched = []
+    untouched: list[tuple[CapturedInput, torch.Tensor]] = []
+    copied: list[torch.Tensor] = []
     for each in inputs:
-        tensor = each.tensor()
-        if tensor is not None:
-            if tensor._version == each.version:
-                untouched.append((each, tensor))
-            each.version = tensor._version
-    touched = {id(each) for each in inputs} - {id(each) for each, _ in untouched}
+        owner = each.owner()
+        if owner is not None:
+            if owner._version == each.version:
+                untouched.append((each, each.captured(owner)))
+            else:
+                copied.append(each.captured(owner))
+            each.version = owner._version
     for each, tensor in untouched:
         for position, place in enumerate(each.places):
             now = place.read(frames)
@@ -128,13 +147,12 @@ def new_tensors(
         for name in _ignored_arguments(frame.f_code):
             for now in _tensors_in(variables_of(frame).get(name)):
                 number = number_of(now, table)
-                alike = [(e, t) for e, t in untouched if number is not None and _is_alike(t, now)]
+                alike = [(e, t) for e, t in untouched if number is not None and _has_room(t, now)]
                 if not alike or any(each.number == number for each, _ in alike):
                     continue
-                others = (each.tensor() for each in inputs if id(each) in touched)
-                if any(_is_alike(other, now) for other in others if other is not None):
+                if any(_has_room(each, now) for each in copied):
                     continue
-                if not any(_is_equal(tensor, now) for _, tensor in alike):
+                if not any(_is_equal(_rows(tensor, now), now) for _, tensor in alike):
                     caller = locate_from(frame.f_back).location
                     yield NewTensor(alike[0][0], None, name, now, caller)
 
@@ -149,6 +167,18 @@ def _caller(frames: list[FrameType], variable: Variable) -> Location | None:
 
 def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype
+
+
+def _has_room(buffer: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether a tensor is of the kind of a buffer's first rows: engines have buffers for their largest batch."""
+    if buffer.dtype != new.dtype or not buffer.dim() or not new.dim():
+        return _is_alike(buffer, new)
+    return buffer.shape[1:] == new.shape[1:] and len(buffer) >= len(new)
+
+
+def _rows(buffer: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    with plain_torch():
+        return buffer[: len(new)] if new.dim() else buffer
 
 
 def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:

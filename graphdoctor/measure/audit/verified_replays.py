@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import gc
+import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.observe.storages import Geometry, StorageTable, is_plain
 from graphdoctor.device.observe.tape import running_again
-from graphdoctor.device.real import CaptureMode, private_pools
+from graphdoctor.device.real import own_memory, private_pools
 from graphdoctor.graphs.compare import Gap, gap_between, has_same_bits, have_same_bits, is_as_far
 from graphdoctor.graphs.generator import generator_state, set_generator_state
 from graphdoctor.measure.audit.blame import BlamedOperator, Operand
@@ -29,30 +28,50 @@ from graphdoctor.measure.audit.captured_operators import (
     FrozenNumber,
     HostScalar,
     NotThere,
-    OperatorRecorder,
     Operators,
     Place,
 )
+from graphdoctor.measure.audit.places import Holder, is_modules, users_frames
 from graphdoctor.measure.audit.places import Place as Origin
-from graphdoctor.measure.audit.places import is_modules, origins_of_tensors, users_frames
-from graphdoctor.measure.watch.profiler import replaced
+from graphdoctor.measure.watch.sampling import DutyCycle
 from graphdoctor.target.frames import locate
-from graphdoctor.target.state.snapshot import plain_torch
-from graphdoctor.values.audited import OperatorInput, Verified, WrongReplay
+from graphdoctor.values.audited import OperatorInput, Spacing, Verified, WrongReplay
 from graphdoctor.values.locations import Location
 
+_SHARE = (
+    0.03  # of the program's time, at most, that comparing takes if the spacing follows its cost
+)
 _MOST_BLAMED = 64  # operators, the last ones before the wrong one
-Origins = dict[int, list[tuple[Geometry, Origin]]]  # by the number of a storage
 
 
-@dataclass(frozen=True, slots=True)
-class _UnderWay:
-    """A capture; `collects`: whether Python collected garbage before it."""
+class Origins:
+    """The places that held memory at capture, by the number of its storage."""
 
-    recorder: OperatorRecorder
-    watching: ExitStack
-    location: Location | None
-    collects: bool
+    def __init__(self, holders: Mapping[int, Sequence[Holder]]) -> None:
+        self._held = {
+            number: [
+                (each.geometry, each.place)
+                for each in found
+                if each.place is not None and each.geometry is not None
+            ]
+            for number, found in holders.items()
+        }
+        self._known: dict[Captured, list[tuple[Geometry, Origin]]] = {}
+
+    def of(self, memory: Captured) -> list[tuple[Geometry, Origin]]:
+        """Where modules held it, only they count: an optimizer keeps the parameters that it was made with."""
+        found = self._known.get(memory)
+        if found is None:
+            all_held = self._held.get(memory.number, ())
+            held = [each for each in all_held if _covers(each[0], memory.geometry)]
+            found = self._known[memory] = [each for each in held if is_modules(each[1])] or held
+        return found
+
+    def name(self, memory: Captured) -> str:
+        """The first name of what held it, "" without one."""
+        held = self._held.get(memory.number, ())
+        names = (origin.text for base, origin in held if _covers(base, memory.geometry))
+        return next(names, "")
 
 
 @dataclass(slots=True)
@@ -92,14 +111,9 @@ class AsNow(AsCaptured):
                     self.place(argument)
 
     def _find(self, memory: Captured) -> Place:
-        """It has moved only if none of the places that held it holds it now.
-
-        Where modules held it, only they count: an optimizer keeps the parameters that it was made with.
-        """
+        """It has moved only if none of the places that held it holds it now."""
         moved: tuple[str, Geometry, torch.Tensor] | None = None
-        known = self._origins.get(memory.number, ())
-        held = [each for each in known if _covers(each[0], memory.geometry)]
-        for base, origin in [each for each in held if is_modules(each[1])] or held:
+        for base, origin in self._origins.of(memory):
             now = origin.read(self._frames)
             if not isinstance(now, torch.Tensor) or not is_plain(now):
                 continue
@@ -130,7 +144,7 @@ class AsNow(AsCaptured):
         """What the program calls it, and what it is now if that is something else."""
         if isinstance(argument, FrozenNumber):
             now = self.value(argument)
-            name = argument.origins[0].place.text
+            name = argument.origins[0].name
             return OperatorInput(
                 name, f"{argument.value}", "" if now == argument.value else f"{now}"
             )
@@ -148,9 +162,7 @@ class AsNow(AsCaptured):
         )
 
     def _name(self, memory: Captured) -> str:
-        held = self._origins.get(memory.number, ())
-        names = (origin.text for base, origin in held if _covers(base, memory.geometry))
-        return self.changed.get(memory) or next(names, "")
+        return self.changed.get(memory) or self._origins.name(memory)
 
 
 def _covers(base: Geometry, part: Geometry) -> bool:
@@ -166,20 +178,21 @@ def _span(geometry: Geometry) -> tuple[int, int]:
 
 
 class ReplayVerifier:
-    """Runs captured operators eagerly before each `every`th replay, the first among these.
+    """Runs captured operators eagerly before each `every`th replay of a graph, the first among these.
 
+    "auto": before the first one, and then as often as comparing takes no more than 3 % of the time.
     `instead`: every replay is that eager run, and nothing is compared.
     """
 
     def __init__(
-        self, table: StorageTable, device: EmulatedDevice | None, *, every: int,
+        self, table: StorageTable, device: EmulatedDevice | None, *, every: Spacing,
         instead: bool = False, keeps_inputs: bool = False,
     ) -> None:  # fmt: skip
         self._keeps_inputs = keeps_inputs
         self._table, self._device, self._every, self._instead = table, device, every, instead
-        self._under_way: dict[int, _UnderWay] = {}
         self._graphs: WeakKeyDictionary[Any, _Graph] = WeakKeyDictionary()
         self._made: set[int] = set()  # by number, in all captures
+        self._duty = DutyCycle(time.perf_counter(), _SHARE)
         self.found: list[WrongReplay] = []
         self.blamed: list[tuple[BlamedOperator, ...]] = []  # of the same replays, if `keeps_inputs`
         self._counts: dict[str, int] = defaultdict(int)
@@ -189,66 +202,49 @@ class ReplayVerifier:
         """What was compared so far, and what was not."""
         return Verified(every=self._every, **self._counts)
 
-    def on(self, graph_type: Any) -> AbstractContextManager[None]:
-        """Verify graphs of this type while the block runs."""
-        return replaced(
-            graph_type,
-            {
-                "capture_begin": self._begins(graph_type.capture_begin),
-                "capture_end": self._ends(graph_type.capture_end),
-                "replay": self._replays(graph_type.replay),
-            },
-        )
+    def keep(
+        self, graph: Any, operators: Operators, holders: Mapping[int, Sequence[Holder]],
+        location: Location | None,
+    ) -> None:  # fmt: skip
+        """A capture has ended."""
+        operators.settle(self._foreign(operators))
+        used = operators.storages.keys() - operators.made
+        origins = Origins({number: holders[number] for number in used if number in holders})
+        self._graphs[graph] = _Graph(operators, origins, location)
+        random = sum(each.skipped == "random" for each in operators.all)
+        self._counts["operators"] += len(operators.run) - random
+        self._counts["random"] += random
+        self._counts["unseen"] += len(operators.all) - len(operators.run)
 
-    def _begins(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            # Python's collector must not destroy an earlier graph in a capture: CUDA would end the capture for that.
-            collects = gc.isenabled()
-            if self._device is None:
-                gc.collect()
-            gc.disable()
-            try:
-                begun = method(graph, *args, **kwargs)
-            except BaseException:
-                if collects:
-                    gc.enable()
-                raise
-            self._graphs.pop(graph, None)
-            recorder = OperatorRecorder(self._table, one_generator=self._device is not None)
-            watching = ExitStack()
-            if self._device is not None:
-                self._device.attach(recorder)
-                watching.callback(self._device.detach, recorder)
-            else:
-                watching.enter_context(CaptureMode(self._table, (recorder,)))
-            self._under_way[id(graph)] = _UnderWay(recorder, watching, locate().location, collects)
-            return begun
+    def verified(self, method: Callable[..., Any], graph: Any) -> Callable[..., Any]:
+        """What to call in the place of a graph's `replay`."""
+        known = self._graphs.get(graph)
+        if known is None:
+            return method
+        known.replays += 1
+        if not self._instead and not (known.operators.run and self._is_due(known)):
+            return method
 
-        return capture_begin
+        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._instead:
+                return self._run_instead(known) or method(graph, *args, **kwargs)
+            begun_s = time.perf_counter()
+            trial = self._prepare(known)
+            done = method(graph, *args, **kwargs)
+            if trial is not None:
+                self._judge(known, trial)
+            now_s = time.perf_counter()
+            self._duty.pay(now_s, now_s - begun_s)
+            return done
 
-    def _ends(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            capture = self._under_way.pop(id(graph), None)
-            if capture is None:
-                return method(graph, *args, **kwargs)
-            capture.watching.close()
-            try:
-                ended = method(graph, *args, **kwargs)
-            finally:
-                if capture.collects:
-                    gc.enable()
-            operators = capture.recorder.operators
-            operators.settle(self._foreign(operators))
-            self._graphs[graph] = _Graph(operators, self._origins(operators), capture.location)
-            random = sum(each.skipped == "random" for each in operators.all)
-            self._counts["operators"] += len(operators.run) - random
-            self._counts["random"] += random
-            self._counts["unseen"] += len(operators.all) - len(operators.run)
-            return ended
+        return replay
 
-        return capture_end
+    def _is_due(self, known: _Graph) -> bool:
+        if known.replays == 1:
+            return True
+        if self._every == "auto":
+            return time.perf_counter() >= self._duty.due_s
+        return (known.replays - 1) % self._every == 0
 
     def _foreign(self, operators: Operators) -> set[int]:
         """Memory of graphs' pools that no operator was seen to make: kernels that torch does not dispatch did."""
@@ -263,41 +259,25 @@ class ReplayVerifier:
             and any(storage.data_ptr() in pool for pool in pools)
         }  # fmt: skip
 
-    def _origins(self, operators: Operators) -> Origins:
-        found: Origins = defaultdict(list)
-        with plain_torch():
-            for origin, tensor in origins_of_tensors(users_frames()):
-                if is_plain(tensor):
-                    number = self._table.info(tensor).number
-                    if number in operators.storages and number not in operators.made:
-                        found[number].append((Geometry.of_tensor(tensor), origin))
-        return dict(found)
+    @contextmanager
+    def _running(self, known: _Graph) -> Iterator[None]:
+        """Run operators of a graph here.
 
-    def _replays(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            known = self._graphs.get(graph)
-            if known is None:
-                return method(graph, *args, **kwargs)
-            known.replays += 1
-            if self._instead:
-                return self._run_instead(known) or method(graph, *args, **kwargs)
-            if (known.replays - 1) % self._every or not known.operators.run:
-                return method(graph, *args, **kwargs)
-            trial = self._prepare(known)
-            done = method(graph, *args, **kwargs)
-            if trial is not None:
-                self._judge(known, trial)
-            return done
-
-        return replay
+        On a GPU they get memory of their own: elsewhere the allocator could give them what the program has freed
+        and the graph still reads.
+        """
+        with (
+            own_memory() if self._device is None else nullcontext(),
+            running_again(with_inference=known.operators.with_inference),
+        ):
+            yield
 
     def _prepare(self, known: _Graph) -> _Trial | None:
         """Eager, on copies, before the replay; None where it cannot run."""
         now = AsNow(known.operators, known.origins, self._table, users_frames())
         try:
-            with running_again(with_inference=known.operators.with_inference):
-                return _Trial(known.operators, now, self._table)
+            with self._running(known):
+                return _Trial(known.operators, now, self._table, self._device)
         except NotThere:
             self._counts["gone"] += 1
         except Exception:  # whatever operators raise: the program goes on
@@ -307,7 +287,7 @@ class ReplayVerifier:
     def _judge(self, known: _Graph, trial: _Trial) -> None:
         self._counts["replays"] += 1
         try:
-            with running_again(with_inference=known.operators.with_inference):
+            with self._running(known):
                 differs = trial.judged(exact=self._device is not None)
                 if differs is None or differs.index in known.reported:
                     return
@@ -346,15 +326,14 @@ class ReplayVerifier:
         if len(operators.run) < len(operators.all):
             return False
         now = AsNow(operators, known.origins, self._table, users_frames())
-        with running_again(with_inference=operators.with_inference):
+        with self._running(known):
             try:
                 now.find_all()
             except NotThere:
                 self._counts["gone"] += 1
                 return False
-            run = EagerRun(operators, now, self._table, None)
-            for index in operators.run:
-                run.step(index)
+            run = EagerRun(operators, now, self._table, self._device, None)
+            run.run(operators.run)
             for memory in operators.filled:
                 storage = operators.storages[memory.number].storage()
                 if memory.number in operators.made and storage is not None:
@@ -376,8 +355,10 @@ class _Differs:
 class _Trial:
     """A replay and the eager run before it."""
 
-    def __init__(self, operators: Operators, now: AsNow, table: StorageTable) -> None:
-        self.now, self._table = now, table
+    def __init__(
+        self, operators: Operators, now: AsNow, table: StorageTable, device: EmulatedDevice | None
+    ) -> None:
+        self.now, self._table, self._device = now, table, device
         self._operators = operators
         self._then = AsCaptured(operators)
         self._before: dict[int, torch.UntypedStorage] = {}
@@ -388,14 +369,12 @@ class _Trial:
                     if storage._cdata not in self._before:
                         self._before[storage._cdata] = storage.clone()
         self._generator = generator_state() if operators.random else None
-        self._run = self._finished(now)
-
-    def _finished(self, arguments: AsCaptured) -> EagerRun:
-        run = EagerRun(self._operators, arguments, self._table, self._before)
-        for index in self._operators.run:
-            run.step(index)
+        self._run = self._eager(now)
+        self._run.run(operators.run)
         self._rewind()
-        return run
+
+    def _eager(self, arguments: AsCaptured) -> EagerRun:
+        return EagerRun(self._operators, arguments, self._table, self._device, self._before)
 
     def _rewind(self) -> None:
         if self._generator is not None:
@@ -431,8 +410,7 @@ class _Trial:
     def _explained(
         self, pairs: dict[Captured, tuple[torch.Tensor, torch.Tensor]], *, exact: bool
     ) -> _Differs | None:
-        again = EagerRun(self._operators, self.now, self._table, self._before)
-        frozen = EagerRun(self._operators, self._then, self._table, self._before)
+        again, frozen = self._eager(self.now), self._eager(self._then)
         first = self._side_by_side(again, frozen, exact=exact)
         gaps: dict[Captured, Gap] = {}
         drifts = 0
@@ -461,10 +439,7 @@ class _Trial:
 
     def inputs_of(self, last: int) -> tuple[BlamedOperator, ...]:
         """The operators that one depends on, and it, with copies of what they get."""
-        now, then = (
-            EagerRun(self._operators, arguments, self._table, self._before)
-            for arguments in (self.now, self._then)
-        )
+        now, then = self._eager(self.now), self._eager(self._then)
         wanted = self._operators.needed_by(last)[-_MOST_BLAMED:]
         found: list[BlamedOperator] = []
         for index in self._operators.run:

@@ -148,53 +148,46 @@ class GraphCounts:
 
     def on(self, graph_type: Any) -> AbstractContextManager[None]:
         """Count while the block runs."""
+        ours = {
+            "capture_begin": self._capture_begin,
+            "capture_end": self._capture_end,
+            "replay": self._replay,
+        }
         return replaced(
             graph_type,
-            {
-                "capture_begin": self._begins(graph_type.capture_begin),
-                "capture_end": self._ends(graph_type.capture_end),
-                "replay": self._replays(graph_type.replay),
-            },
+            {name: _around(getattr(graph_type, name), each) for name, each in ours.items()},
         )
 
-    def _begins(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._lines:
-                self.before_first()
-            self._gate.hold(id(graph), _CAPTURING)
-            try:
-                begun = method(graph, *args, **kwargs)
-            except BaseException:
-                self._gate.release(id(graph))
-                raise
-            self._note(graph, locate(2).location)
-            return begun
+    # In place of the graph's methods, which they call.
 
-        return capture_begin
+    def _capture_begin(
+        self, method: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not self._lines:
+            self.before_first()
+        self._gate.hold(id(graph), _CAPTURING)
+        try:
+            begun = method(graph, *args, **kwargs)
+        except BaseException:
+            self._gate.release(id(graph))
+            raise
+        self._note(graph, locate().location)
+        return begun
 
-    def _ends(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return method(graph, *args, **kwargs)
-            finally:
-                self._gate.release(id(graph))
-
-        return capture_end
-
-    def _replays(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        of = self._of
-
-        @functools.wraps(method)
-        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            line = of.get(id(graph))
-            if line is None:
-                line = self._note(graph, None, is_capture=False)
-            line.replays += 1
+    def _capture_end(
+        self, method: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        try:
             return method(graph, *args, **kwargs)
+        finally:
+            self._gate.release(id(graph))
 
-        return replay
+    def _replay(self, method: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
+        line = self._of.get(id(graph))
+        if line is None:
+            line = self._note(graph, None, is_capture=False)
+        line.replays += 1
+        return method(graph, *args, **kwargs)
 
     def _note(self, graph: Any, location: Location | None, *, is_capture: bool = True) -> _Line:
         line = self._lines.setdefault(location, _Line(location))
@@ -214,6 +207,14 @@ class GraphCounts:
         line = self._of.get(key)
         if line is not None and line.alive.get(key) is dead:
             del line.alive[key], self._of[key]
+
+
+def _around(method: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        return ours(method, graph, *args, **kwargs)
+
+    return call
 
 
 _STATS = ("allocation.all.allocated", "num_device_alloc", "num_alloc_retries")

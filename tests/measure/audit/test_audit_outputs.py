@@ -113,13 +113,23 @@ def queue_of_results() -> None:
         recent.append(out)  # <- kept
 
 
+def gradients_that_are_kept() -> None:
+    """As in NVIDIA/TransformerEngine#2937."""
+    net, gradients = model(), []
+    call = torch.cuda.make_graphed_callables(net, (batch(),))
+    for value in range(4):
+        net.zero_grad()
+        call(batch(float(value))).sum().backward()
+        gradients.append(net.weight.grad)  # <- kept
+
+
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize(
     ("program", "name"),
     [
         (list_of_the_static_loss, "losses"), (list_of_detached_results, "outputs"),
         (engine_that_keeps_logits, "self.kept"), (rollout_of_a_policy, "rollout"),
-        (queue_of_results, "recent"),
+        (queue_of_results, "recent"), (gradients_that_are_kept, "gradients"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch.nn import functional
 
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.observe.collector import no_collection
 from graphdoctor.measure.audit.blame import shows_difference
 from tests.support import warm
 from tests.support.emulated import captured, one_thread  # noqa: F401
@@ -172,6 +174,29 @@ def test_a_planted_fault_has_its_line_and_a_small_script(
     assert f"{wrong.used_at.file}:{wrong.used_at.line}" in script
     assert shows_difference(script)
     assert script.count("torch.ops.") <= 10, script
+
+
+def test_a_script_leaves_nothing_behind_that_a_later_capture_could_meet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CUDA ends a capture in which an earlier graph is destroyed, and torch stays on a failed capture's stream."""
+    with graphdoctor.audit(verify=1, blame=True) as audit:
+        planted(Program, change_number)()
+    script = audit.blame()
+    assert script is not None
+    stream, made = torch.cuda.current_stream(), []
+
+    class Graph(torch.cuda.CUDAGraph):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(ref(self))
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    waits = script.replace("    return ", "    torch.cuda.synchronize()\n    return ")
+    with no_collection():
+        assert shows_difference(script) and not shows_difference(waits)
+        assert [each() for each in made] == [None, None]
+    assert torch.cuda.current_stream() == stream
 
 
 def test_operators_that_a_difference_does_not_need_are_left_out() -> None:

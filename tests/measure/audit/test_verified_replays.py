@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -16,6 +16,7 @@ import torch
 
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.measure.audit import verified_replays
 from graphdoctor.values.audited import AuditReport
 from tests.measure.audit.healthy_graphs import HEALTHY, model
 from tests.support import warm
@@ -167,6 +168,31 @@ def test_the_first_wrong_operator_is_found_with_its_line_and_what_changed(
         assert Path(__file__).read_text().splitlines()[wrong.used_at.line - 1].endswith(mark)
 
 
+class Recurrent(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("hidden", torch.zeros(4, device="cuda"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.hidden = torch.tanh(self.hidden + x)  # <- wrong
+        return self.hidden * 2
+
+
+def test_a_state_that_the_captured_step_rebinds_differs_from_the_first_replay_on() -> None:
+    def program() -> None:
+        cell, x = Recurrent(), torch.ones(4, device="cuda")
+        graph, _ = captured(lambda: cell(x))
+        for _ in range(3):
+            graph.replay()
+
+    (wrong,) = verified(program).wrong_replays
+    assert (wrong.operator, wrong.replay) == ("aten.add.Tensor", 1)
+    assert [each.name for each in wrong.inputs if each.now] == ["cell.hidden"]
+    assert wrong.used_at is not None
+    line = Path(__file__).read_text().splitlines()[wrong.used_at.line - 1]
+    assert line.endswith("# <- wrong")
+
+
 def random_training() -> None:
     net = torch.nn.Sequential(model(), torch.nn.Dropout(0.5), model())
     optimizer = torch.optim.Adam(net.parameters(), lr=0.1, capturable=True)
@@ -244,18 +270,6 @@ def test_verifying_and_running_eagerly_leave_what_replays_leave() -> None:
             torch.testing.assert_close(one, two, rtol=0, atol=0)
 
 
-def test_no_garbage_is_collected_in_a_capture() -> None:
-    """CUDA ends a capture in which an earlier graph is destroyed."""
-    collects: list[bool] = []
-
-    def program() -> None:
-        captured(lambda: collects.append(gc.isenabled()))
-        collects.append(gc.isenabled())
-
-    verified(program)
-    assert collects == [False, True]
-
-
 def test_running_eagerly_cures_a_fault_of_the_graph() -> None:
     values: list[float] = []
 
@@ -279,6 +293,32 @@ def test_only_the_first_and_each_nth_replay_are_compared() -> None:
 
     report = verified(program, verify=4).verified
     assert report is not None and (report.every, report.replays) == (4, 3)
+
+
+def test_the_spacing_follows_what_comparing_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    clock = SimpleNamespace(perf_counter=lambda: now_s)
+    monkeypatch.setattr(verified_replays, "time", clock)
+
+    def program() -> None:
+        nonlocal now_s
+        x = torch.ones(4, device="cuda")
+        with torch.no_grad():
+            graph, _ = captured(lambda: x.exp())
+            for _ in range(2000):
+                graph.replay()
+                now_s += 0.001
+
+    def judge(verifier: Any, *args: Any) -> None:
+        nonlocal now_s
+        judged(verifier, *args)
+        now_s += 0.005
+
+    judged = verified_replays.ReplayVerifier._judge
+    monkeypatch.setattr(verified_replays.ReplayVerifier, "_judge", judge)
+    report = verified(program, verify="auto").verified
+    assert report is not None and report.every == "auto"
+    assert 2.0 / 0.2 < report.replays <= 1 + 0.03 * now_s / 0.005
 
 
 def test_an_operator_of_a_library_is_counted_and_what_depends_on_it_too() -> None:
@@ -329,8 +369,10 @@ def test_the_command_names_the_operator_or_runs_it_eagerly(
     page = " ".join(done.stderr.split())
     assert "The replay of aten.mul.Tensor differs from eager (by up to 0.25)" in page
     assert "`scale` (0.5 at capture) is 0.75 now" in page
+    done = run("--verify", "auto")
+    assert (done.returncode, done.stdout) == (1, f"{[0.5] * 4}\n"), done.stderr
     done = run("--debug-eager")
     assert (done.returncode, done.stdout) == (1, f"{[0.75] * 4}\n"), done.stderr  # frozen-value
     assert "1 replay replaced by eager runs" in " ".join(done.stderr.split())
     done = run("--verify", "100")
-    assert done.returncode == 2 and "expected every=N" in done.stderr
+    assert done.returncode == 2 and "expected every=100 or auto" in done.stderr
