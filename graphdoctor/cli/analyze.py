@@ -103,6 +103,11 @@ class AnalyzeCommand:
             metavar="DIR",
             help="write runs for TensorBoard and Perfetto into this folder",
         )
+        add(
+            "--blame",
+            metavar="FILE",
+            help="if a replay of the whole step is wrong, write the smallest script there that shows it",
+        )
         add_page_arguments(parser)
         add_settings_arguments(parser)
 
@@ -110,6 +115,8 @@ class AnalyzeCommand:
         begun_s = time.time()
         check_json_writable(args)
         check_reports_writable(args)
+        if args.blame and args.ranks > 1:
+            raise UsageError("--blame runs the step on one rank: leave --ranks out")
         from graphdoctor.check.settings.files import load
 
         project = load(Path.cwd(), overrides=args.config, isolated=args.isolated)
@@ -145,6 +152,8 @@ class AnalyzeCommand:
                 file=sys.stderr,
             )
             return interrupted.exit_code
+        if args.blame:
+            _blame(args, report)
         _check_judged(args, report)
         return 0
 
@@ -225,6 +234,24 @@ def _of_all_ranks(report: Report, time_limit_s: float) -> Report | None:
     if texts is None:
         return None
     return merged([parsed(text, Report, name=f"rank {rank}") for rank, text in enumerate(texts)])
+
+
+def _blame(args: argparse.Namespace, report: Report) -> None:
+    """Write the smallest script that shows a wrong replay of the whole step."""
+    from graphdoctor.reporters.analysis.captures import is_wrong
+
+    if not any(each.is_whole_step and is_wrong(each) for each in report.captures):
+        print("graphdoctor: blame: no replay of the whole step was wrong", file=sys.stderr)
+        return
+    from graphdoctor.pipeline.blamed import blame_target
+    from graphdoctor.reporters.files import save
+
+    with running(args) as tell:
+        script = blame_target(args.target, _options(args), tell)
+    if script is not None:
+        save(script, Path(args.blame))
+    found = f"written to {args.blame}" if script is not None else "no script shows the wrong replay"
+    print(f"graphdoctor: blame: {found}", file=sys.stderr)
 
 
 def _check_judged(args: argparse.Namespace, report: Report) -> None:

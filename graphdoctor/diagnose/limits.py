@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from graphdoctor.diagnose.python_state import about_outside, about_stopped, raises_later
-from graphdoctor.rules.causes.optimizers import OUTSIDE, rates_change, reads_a_rate
 from graphdoctor.rules.causes.words import place_words
 from graphdoctor.target import Target
 from graphdoctor.values.figures import count_text, names_text
@@ -31,7 +30,6 @@ def limits_of(
         *recording.limits,
         *_parting(target),
         *_numbers_given(recording),
-        *_scheduled_rates(recording),
         *doubts,
         *about_stopped(stopped),
         *about_outside(recording),
@@ -70,22 +68,6 @@ def _numbers_given(recording: Recording) -> Iterator[str]:
             f"The Python numbers that the step is called with, {names_text(names)}, are frozen at capture."
             " For other numbers, capture again, or pass tensors on the device."
         )
-
-
-def _scheduled_rates(recording: Recording) -> Iterator[str]:
-    """Rates that a scheduler sets after the recorded steps: GD204 reports those that changed in them."""
-    if rates_change(recording) or recording.mode != "training":
-        return
-    for info in recording.optimizers:
-        if info.is_scheduled and info.lr_kind == "float":
-            fused = ", fused=True" if info.class_name == "SGD" else ""
-            live = (
-                f'Pass `lr=torch.tensor(lr, device="cuda"){fused}`, or use `graphdoctor.capture()`.'
-            )
-            yield (
-                f"A scheduler sets the learning rate of `{info.path}`, a Python number: it is frozen at capture."
-                f" {OUTSIDE if reads_a_rate(info) else live}"
-            )
 
 
 def _is_number(text: str) -> bool:

@@ -21,14 +21,12 @@ class ScalarsDiffer(RecordingRule):
     A loss weight, a temperature, a position or a bias correction that changes from step to step keeps
     its captured value.
 
-    The bias correction of an optimizer that counts its steps on the CPU is such a number. A learning rate
-    or weight decay that a scheduler sets is GD204.
+    The bias correction of an optimizer that counts its steps on the CPU is such a number.
 
     False alarm: the number becomes constant after the recorded steps.
 
     Keep the number in a 0-d GPU tensor. Update it inside the step (`self.scale.mul_(0.99)`), or fill it
-    before each replay (`scale.fill_(value)`). A schedule, such as the weight of a loss or the decay of a
-    teacher's average, then runs between replays: `weight.fill_(schedule[step])`.
+    before each replay (`scale.fill_(value)`).
     """
 
     id = "GD203"

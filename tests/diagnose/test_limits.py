@@ -12,7 +12,7 @@ from graphdoctor.diagnose.limits import doubts_of, limits_of
 from graphdoctor.target import Target
 from graphdoctor.target.target import Inputs
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import Iteration, Leaf, Op, OptimizerInfo
+from graphdoctor.values.recording import Iteration, Leaf, Op
 from tests.support.builders import external, iteration, op, recording, tensor
 from tests.support.diagnosing import reported
 
@@ -123,40 +123,3 @@ def test_nothing_is_said_to_have_been_compared_where_nothing_can_be_captured() -
 def test_the_same_operators_need_no_word() -> None:
     report = reported(lambda x: x * 2)
     assert not any("other operators than in eager" in one for one in report.limits)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "advice"),
-    [
-        (OptimizerInfo("sgd", "SGD", None, False, "float", True), "fused=True"),
-        (OptimizerInfo("adam", "AdamW", True, False, "float", True), 'device="cuda")`, or'),
-        (
-            OptimizerInfo("lion", "Lion", None, False, "float", True),
-            "Call optimizer.step() outside",
-        ),
-    ],
-)
-def test_a_rate_that_a_scheduler_sets_after_the_recorded_steps_is_named_with_its_cure(
-    optimizer: OptimizerInfo, advice: str
-) -> None:
-    (told,) = remarks((), (), mode="training", optimizers=(optimizer,))
-    assert told.startswith(f"A scheduler sets the learning rate of `{optimizer.path}`")
-    assert advice in told
-    live = replace(optimizer, lr_kind="tensor")
-    unscheduled = replace(optimizer, is_scheduled=False)
-    assert not remarks((), (), mode="training", optimizers=(live, unscheduled))
-
-
-def test_a_scheduler_outside_the_step_is_seen_in_its_optimizer() -> None:
-    model = torch.nn.Linear(8, 8)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    torch.optim.lr_scheduler.StepLR(optimizer, 100)
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    assert any("sets the learning rate of `optimizer`" in one for one in reported(step).limits)
