@@ -231,7 +231,7 @@ def _notes(
 ) -> Iterator[str]:
     """What the reader must know to judge the figures."""
     yield (
-        f"Predicted for {profile.title} fed by {profile.host}; "
+        f"Predicted for {profile.title} with {profile.host}; "
         f"{len(assumed_figures(profile))} of its figures are assumed, within wide bounds."
     )
     if profile.name != profile.fitted_on:

@@ -36,8 +36,8 @@ from graphdoctor.values.program import ProgramReport
 from graphdoctor.values.report import Report
 
 NEVER_ON_GPU = (
-    "The step runs on the CPU: put the model and its inputs on the GPU, or let `--device cpu-as-is`"
-    " say what a GPU would make of it."
+    "The step runs on the CPU, where a CUDA graph does nothing. Use `--device cpu-as-is` to diagnose the"
+    " step as if its model and inputs were on a GPU."
 )
 
 
@@ -151,7 +151,8 @@ def _of_step(
     except RaisesInCapture as error:
         return raises_in_capture(target, setting.device, error)
     except GraphDoctorError as error:
-        return str(error)
+        moved = "With its model and inputs on a GPU, " if options.is_left_on_cpu else ""
+        return f"{moved}{error}"
 
 
 def _apart(setting: Setting, target: Target) -> Setting:

@@ -32,7 +32,10 @@ _TAKES_BOTH = frozenset(
 )  # fmt: skip
 
 # Why the emulated result is not that of a GPU: eager rejects the operator there, and the step does not run.
-ON_BOTH_DEVICES = "gets tensors on the device and on the CPU; CUDA operators accept a CPU tensor only if it is 0-d"
+ON_BOTH_DEVICES = (
+    "receives GPU and CPU tensors; create the CPU tensor with `device=`, because CUDA operators accept a CPU"
+    " tensor only if it is 0-d"
+)
 
 
 class Maker(NamedTuple):

@@ -5,7 +5,14 @@ from __future__ import annotations
 from graphdoctor.reporters.analysis import html
 from graphdoctor.reporters.analysis.summary import VERDICTS
 from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.program_page import of_patch, of_recorded, of_wait, what_happened
+from graphdoctor.reporters.program_page import (
+    figure_now,
+    notes_of,
+    of_patch,
+    of_recorded,
+    of_wait,
+    what_happened,
+)
 from graphdoctor.reporters.web import document
 from graphdoctor.reporters.web.code import parts
 from graphdoctor.reporters.web.drawn_step import SCRIPTS
@@ -34,6 +41,9 @@ def render(report: ProgramReport, look: Look) -> str:
             escape(html.render(step.report, look)) if step.report is not None else ""
             for step in report.steps
         ],
+        notes=notes_of(report),
+        now=[figure_now(step) for step in report.steps],
+        changes=any(step.change or step.no_change for step in report.steps),
         recorded=[of_recorded(step) for step in report.steps],
         waits=[of_wait(step, wait, look.base) for step in report.steps for wait in step.between],
         patch=of_patch(report.patch) if report.patch is not None else "",

@@ -20,7 +20,8 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import HORIZONTAL, Page
 from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text, joined
-from graphdoctor.values.locations import Location, line_of, place_text
+from graphdoctor.values.finding import severity_of
+from graphdoctor.values.locations import Location, line_of, path_text, place_text
 from graphdoctor.values.program import HostWait, Patch, ProgramReport, ProgramStep
 from graphdoctor.values.report import Verdict
 
@@ -28,6 +29,7 @@ _NOT_DIAGNOSED = "NOT DIAGNOSED"
 _WORST_FIRST: tuple[Verdict, ...] = ("unsafe", "unknown", "partly-safe", "safe")
 _TO_MEND = (VERDICTS["unsafe"][0], VERDICTS["partly-safe"][0])
 _MOST_WAITS = 6
+_LEAST_SHARE = 0.005  # of a row for DataLoaders: what is not 0%
 _LITTLE_SLOWER = 1.05
 _MOST_STEP_COLUMNS = 34
 _MOST_CHANGED = 24  # rows of a change
@@ -43,7 +45,7 @@ def render(report: ProgramReport, look: Look, *, diff_file: str = "") -> str:
     page = Page(look)
     page.paragraph(what_happened(report), style="bold")
     _write_table(page, report)
-    for note in (*_of_ranks(report.steps), *report.notes):
+    for note in notes_of(report):
         page.wrapped(("note", "bold cyan"), (f": {note}", ""), indent=4)
     _write_changes(page, report)
     groups = _groups(report.steps)
@@ -71,7 +73,7 @@ def what_happened(report: ProgramReport) -> str:
     )
     how = {
         "finished": f"The program ran to its end (exit code {report.exit_code}).",
-        "ended by graphdoctor": "The program was stopped after the diagnosis; use --to-the-end to let it run on.",
+        "ended by graphdoctor": "graphdoctor then stopped the program; --to-the-end lets the program run on.",
         "raised": "The program failed; this is what ran before.",
         "interrupted": "The program was interrupted; this is what ran before.",
     }[report.ending]
@@ -97,17 +99,15 @@ def _write_table(page: Page, report: ProgramReport) -> None:
         zip(report.steps, names, verdicts, strict=True), start=1
     ):
         shown = name if len(name) <= width else f"...{name[3 - width :]}"
-        found = step.report
-        now = now_figure(found) if found is not None and found.verdict != "unknown" else ""
         style = _STYLES[step.report.verdict] if step.report is not None else "blue"
         page.line(
             (f" {number:>2}  ", "dim"),
             (f"{verdict:<{first}}  ", style),
             (f"{shown:<{width}}  {step.begun:>5,}  {step.share:>9.0%}  ", ""),
-            (now, "bold"),
+            (figure_now(step), "bold"),
         )
-    if report.loading_s > 0.0 and report.wall_s > 0.0:
-        share = report.loading_s / report.wall_s
+    share = report.loading_s / report.wall_s if report.wall_s else 0.0
+    if share >= _LEAST_SHARE:
         page.line((f"     {'DataLoader':<{first + 2 + width + 2 + 5}}  {share:>9.0%}", "dim"))
     for number, step in enumerate(report.steps, start=1):
         if step.report is None:
@@ -117,6 +117,17 @@ def _write_table(page: Page, report: ProgramReport) -> None:
                 (f": step {number}: {step.reason or 'no diagnosis'}", ""),
                 indent=4,
             )
+
+
+def notes_of(report: ProgramReport) -> tuple[str, ...]:
+    """On which ranks each step has its verdict, then what the report itself notes."""
+    return (*_of_ranks(report.steps), *report.notes)
+
+
+def figure_now(step: ProgramStep) -> str:
+    """The speedup that the step can have as it is; "" without a diagnosis, or if it proved nothing."""
+    found = step.report
+    return now_figure(found) if found is not None and found.verdict != "unknown" else ""
 
 
 def _of_ranks(steps: Sequence[ProgramStep]) -> Iterator[str]:
@@ -240,8 +251,6 @@ def _patch_notes(patch: Patch) -> Iterator[tuple[str, str]]:
         yield "tried", patch.tried
     elif patch.status == "left out":
         yield "note", f"no diff: {patch.tried}"
-    else:
-        yield "note", "not tried: add `--diff FILE` to rerun the program with the change"
 
 
 def of_patch(patch: Patch) -> str:
@@ -259,9 +268,10 @@ def of_patch(patch: Patch) -> str:
 def _diff_frames(diff: str, folder: str) -> Iterator[tuple[Location, list[CodeRow]]]:
     """The changed lines of each file of a unified diff, each run of them below one line of context.
 
-    Lines have their numbers before the change. The place is that of the last change.
+    Lines have their numbers before the change; "..." stands for lines that stay. The place is that of the
+    last change.
     """
-    file, last = "", 0
+    file, last, shown = "", 0, 0
     rows: list[CodeRow] = []
     before: CodeRow | None = None
     number = 0
@@ -269,19 +279,22 @@ def _diff_frames(diff: str, folder: str) -> Iterator[tuple[Location, list[CodeRo
         if line.startswith("--- "):
             if rows:
                 yield Location(f"{folder}/{file}" if folder else file, last), rows
-            file, rows, last, before = "", [], 0, None
+            file, rows, last, shown, before = "", [], 0, 0, None
         elif line.startswith("+++ "):
             file = line[4:].split("\t")[0].removeprefix("b/")
         elif found := _HUNK.match(line):
             number, before = int(found.group(1)), None
         elif line.startswith(("+", "-")):
             if before is not None:
+                if shown and int(before.gutter) > shown + 1:
+                    rows.append(CodeRow("", "...", "dim"))
                 rows.append(before)
             before = None
             last = number if line[0] == "-" else max(1, number - 1)
             style = "green" if line[0] == "+" else "red"
             rows.append(CodeRow(line[0], visible(line[1:].expandtabs()), style))
             number += line[0] == "-"
+            shown = number - 1
         elif line.startswith(" "):
             before = CodeRow(str(number), visible(line[1:].expandtabs()))
             number += 1
@@ -296,7 +309,7 @@ def _groups(steps: Sequence[ProgramStep]) -> list[tuple[list[int], ProgramStep]]
             continue
         found = tuple((one.rule, one.location, one.message) for one in active(report.findings))
         cause = report.reason if report.verdict == "unknown" else ""
-        same = (report.verdict, found, cause, step.is_cured)
+        same = (report.verdict, found, cause, step.cured)
         numbers, _ = groups.setdefault(same, ([], step))
         numbers.append(number)
     return [*groups.values()]
@@ -311,14 +324,7 @@ def _write_findings_of(page: Page, numbers: Sequence[int], step: ProgramStep) ->
     prefix = f"{whose}: "
     if report.verdict == "unknown":
         write_unknown(page, report, prefix=prefix)
-    if step.is_cured:
-        page.blank()
-        page.wrapped(
-            ("note", SEVERITY_STYLES["note"]),
-            (f": the change handles all findings of {whose}: they need no edit by hand", ""),
-            indent=4,
-        )
-    write_findings(page, report, prefix=prefix, with_notes=False)
+    write_findings(page, report, prefix=prefix, with_notes=False, cured=step.cured)
     write_wrong_replay(page, report, prefix=prefix)
 
 
@@ -329,7 +335,11 @@ def _write_end(
     diff_file: str,
 ) -> None:
     """Counts and the next command: beside the prompt."""
-    found = [active(step.report.findings) for _, step in groups if step.report]
+    found = [
+        tuple(one for one in active(step.report.findings) if severity_of(one) != "note")
+        for _, step in groups
+        if step.report
+    ]
     parts = [counts] if (counts := counts_text(*found)) else []
     changes = sum(bool(step.change) for step in report.steps) if report.patch else 0
     parts += [count_text(changes, "change")] if changes else []
@@ -337,7 +347,9 @@ def _write_end(
     known = next((one for one in estimates if one is not None), None)
     on = f"{known.gpu}{fed_by_text(known)}" if known is not None else ""
     is_measured = any(step.report and step.report.measurement for step in report.steps)
-    basis = f" Speedups are predicted for {on}." if on and not is_measured else ""
+    basis = f" Speedups are over eager, predicted for {on}." if on and not is_measured else ""
+    if any(step.report and step.report.machine.device == "emulated" for step in report.steps):
+        basis += " graphdoctor emulated the GPU."
     page.blank()
     counts = f"{', '.join(parts)}." if parts else ""
     if counts or basis:
@@ -347,13 +359,15 @@ def _write_end(
     if patch is not None and patch.status == "same results" and diff_file:
         following = f"Apply the change: patch -p1 < {diff_file}. "
     elif patch is not None and patch.status == "not tried" and patch.diff:
-        following = "Try the change: add --diff fix.diff. "
+        where = "" if report.machine else " --device cpu-as-is"
+        command = path_text(" ".join(report.command), page.look.base)
+        following = f"Try the change: graphdoctor run --diff fix.diff{where} {command}\n"
     elif rules := [one.rule for findings in found for one in worst_first(findings)]:
         following = f"Explain a rule: graphdoctor explain {rules[0]}. "
-    if report.steps and not page.look.show_all:
+    if any(step.report for step in report.steps) and not page.look.show_all:
         following += "Use --all for each step's page."
-    if following:
-        page.paragraph(following.rstrip())
+    for line in following.splitlines():
+        page.paragraph(line.rstrip())
 
 
 def _step_page(step: ProgramStep, number: int, look: Look) -> str:

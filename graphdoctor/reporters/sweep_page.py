@@ -59,7 +59,7 @@ def _write_sizes(page: Page, sweep: Sweep) -> None:
 def _basis(sweep: Sweep) -> str:
     kinds = {row.status for row in sweep.rows}
     if "measured" not in kinds:
-        return f"predicted for {sweep.gpu}" + (f" fed by {sweep.host}" if sweep.host else "")
+        return f"predicted for {sweep.gpu}" + (f" with {sweep.host}" if sweep.host else "")
     return f"measured on {sweep.gpu}" + ("; ~ predicted" if "predicted" in kinds else "")
 
 

@@ -22,10 +22,7 @@ _LET_GO = (
 
 # What an earlier step of a program has left in its variables: `loss` (train.py:12).
 _VARIABLE = re.compile(r"`(\w+)` \(")
-_FREE = (
-    "Add {what} at the end of each step, or capture before the first step. With torch 2.13 or newer,"
-    " torch.autograd.graph.set_override_stale_capture_stream(True) also works."
-)
+_FREE = "Add {what} as the last line of the loop body, or capture before the first step."
 
 
 class BackwardBeyondStep(RecordingRule):
@@ -45,7 +42,7 @@ class BackwardBeyondStep(RecordingRule):
     Compute inside the step what the gradient must reach, or cut the graph with `detach()`. For a weight
     that was computed with the model, set `layer.weight = layer.weight.detach()` in each such layer before
     the warmup of the capture.
-    In a loop, `del` the variables at the end of each step, or capture before the first step. With torch
+    In a loop, `del` the variables at the end of the loop body, or capture before the first step. With torch
     2.13 or newer, `torch.autograd.graph.set_override_stale_capture_stream(True)` also works.
     """
 

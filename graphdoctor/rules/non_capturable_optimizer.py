@@ -13,11 +13,13 @@ from graphdoctor.rules.causes.optimizers import (
     rates_change,
     stored_rate_advice,
 )
+from graphdoctor.rules.causes.source import line_of_call
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event, at_op
 from graphdoctor.values.host_events import RefusedOptimizer
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Recording
 
+_RATE = 'Pass `lr` as a GPU tensor, such as `torch.tensor(0.001, device="cuda")`.'
 _SCHEDULER = "Set the learning rate outside the captured step, as with scheduler.step()."
 
 
@@ -30,9 +32,10 @@ class NonCapturableOptimizer(RecordingRule):
 
     This rule has no false alarms: PyTorch raises an error in the first captured step.
 
-    Construct the optimizer with `capturable=True`, which keeps the count on the GPU, and pass the
-    learning rate as a GPU tensor. Call `scheduler.step()` outside the captured step: it updates the
-    tensor in place. Adafactor has no `capturable`: leave its `step()` outside the captured region.
+    Construct the optimizer with `capturable=True`, which keeps the count on the GPU. If a scheduler
+    changes the learning rate, pass the rate as a GPU tensor and call `scheduler.step()` outside the
+    captured step: it updates the tensor in place. Adafactor has no `capturable`: leave its
+    `step()` outside the captured region.
     """
 
     id = "GD111"
@@ -52,7 +55,7 @@ class NonCapturableOptimizer(RecordingRule):
     )
     is_glue = True
     evidence = MEASURED
-    fix = 'Construct the optimizer with capturable=True and lr=torch.tensor(lr, device="cuda").'
+    fix = "Construct the optimizer with `capturable=True`."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         refused = list(_refused(recording))
@@ -64,7 +67,7 @@ class NonCapturableOptimizer(RecordingRule):
             first = next((op for op in iteration.ops if op.phase == "optimizer"), None)
             if first is not None:
                 frames = () if first.location is None else (first.location, *first.stack)
-                fix = _fix(recording, frames)
+                fix = _fix(recording, frames, names[0])
                 yield at_op(iteration.index, first, _text(names[0]), fix=fix)
 
     @staticmethod
@@ -117,16 +120,18 @@ def _refused(recording: Recording) -> Iterator[Hit]:
             else:
                 hit = at_event(iteration.index, event, _text(name))
                 frames = () if event.location is None else (event.location, *event.stack)
-                yield replace(hit, fix=_fix(recording, frames))
+                yield replace(hit, fix=_fix(recording, frames, name))
 
 
-def _fix(recording: Recording, frames: tuple[Location, ...]) -> str:
+def _fix(recording: Recording, frames: tuple[Location, ...], class_name: str) -> str:
     """The cure with what a rate that changes in the step needs, too: GD204 would be next."""
     if advice := options_advice(recording):
         return advice
-    parts = [NonCapturableOptimizer.fix]
+    made = [line for frame in frames if (line := line_of_call(frame.file, class_name))]
+    where = f" in line {made[0]}" if made else ""
+    parts = [f"Construct the optimizer{where} with `capturable=True`."]
     if rates_change(recording):
-        parts.append(stored_rate_advice(frames) or _SCHEDULER)
+        parts += [_RATE, stored_rate_advice(frames) or _SCHEDULER]
     return " ".join(parts)
 
 

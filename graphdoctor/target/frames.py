@@ -26,7 +26,9 @@ _RUNNERS = tuple(
 )
 _TORCH = tuple(f"{site}torch{os.sep}" for site in _SITE)
 _SESSION = os.path.join(_HERE, "record", "session.py")
-_GENERATED = "<eval_with_key>"  # torch.fx's; a graph that is made anew in each step has a new number each time
+# torch.fx's, of which a graph that is made anew in each step has a new number each time; and what exec() is given
+# as text, whose lines nobody can open.
+_GENERATED = ("<eval_with_key>", "<string>")
 _MAX_STACK = 8
 _ENGINE = "_engine_run_backward"
 

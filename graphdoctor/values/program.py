@@ -68,9 +68,7 @@ class ProgramStep(Struct, frozen=True):
     caller: Location | None = None  # the program's own line that led to the step
     change: str = ""  # what the program's patch does for this step, as a clause
     no_change: str = ""  # or why it does nothing
-    is_cured: bool = (
-        False  # the changed program was tried and replays the step, so its findings need no edit
-    )
+    cured: tuple[str, ...] = ()  # rules whose findings the change handles, so they need no edit
     host_values: tuple[
         str, ...
     ] = ()  # variables: NumPy arrays, and floats that change between steps

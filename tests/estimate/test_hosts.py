@@ -97,7 +97,7 @@ def test_the_speed_up_of_a_launch_bound_step_follows_the_host() -> None:
 def test_the_estimate_says_which_host_it_is_for() -> None:
     found = estimate(STEP, profile_for("h200", "slow-server"))
     assert found.host == "a slower server CPU"
-    assert any("fed by a slower server CPU" in note for note in found.notes)
+    assert any("with a slower server CPU" in note for note in found.notes)
 
 
 def test_each_end_of_a_figure_goes_with_the_same_end_of_the_host_s_factor() -> None:

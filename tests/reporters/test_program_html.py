@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.cli import main
-from graphdoctor.reporters import program_html
+from graphdoctor.reporters import program_html, program_page
 from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import written
@@ -108,3 +108,15 @@ def test_run_writes_the_page(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     assert main(["run", *options, str(tmp_path / "p.py")]) == 0
     (frame,) = frames(Parsed(file.read_text(encoding="utf-8")))
     assert "SAFE" in Parsed(unescape(frame)).text
+
+
+def test_what_the_terminal_says_of_changes_is_there_too() -> None:
+    """The speedup now, why a step is not changed, without any diff, and which findings the change handles."""
+    kept = replace(step_of(SAFE), no_change="not worth it: predicted 1.01x (1x to 1.02x)")
+    text = page(kept).text
+    assert "no change: not worth it: predicted 1.01x (1x to 1.02x)." in text
+    assert "Speedup now" in text and program_page.figure_now(kept) in text
+    patch = Patch("not tried", "--- a/t.py\n+++ b/t.py\n+model = 1\n", "/repo", "")
+    cured = replace(step_of(COMPARED), change="replay the step", cured=("GD101",))
+    text = page(cured, patch=patch).text
+    assert "The change handles GD101: no further edit is needed for them." in text

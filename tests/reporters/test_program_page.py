@@ -60,16 +60,19 @@ def test_a_change_that_was_not_tried_says_how_to_try_it() -> None:
     step = replace(step_of(SAFE), change="replay `model` as a CUDA graph")
     page = program_page.render(replace(of_program(step), patch=patch), Look(base=BASE))
     assert "change (step 1): replay `model` as a CUDA graph\n  --> train.py:16\n" in page
-    assert "= note: not tried: add `--diff FILE`" in page
-    assert "Try the change: add --diff fix.diff." in page
+    assert (
+        "\nTry the change: graphdoctor run --diff fix.diff --device cpu-as-is train.py\n--epochs 1\n"
+        in page
+    )
 
 
 def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:
-    cured, other = replace(step_of(COMPARED), is_cured=True), step_of(COMPARED)
+    cured, other = replace(step_of(COMPARED), cured=("GD101",)), step_of(COMPARED)
     page = program_page.render(of_program(cured, other), Look(base=BASE))
-    note = "note: the change handles all findings of step 1: they need no edit by hand\n"
-    assert page.count(note) == 1 and page.index(note) < page.index("error[GD101]: step 1: ")
-    assert "error[GD101]: step 2: " in page
+    first, _, second = page.partition("error[GD101]: step 2: ")
+    fix = "= fix:  Apply the change above, which needs no further edit for this."
+    assert first.count(fix) == 1 and "Keep the decision" not in first
+    assert fix not in second and "Keep the decision" in second
 
 
 def test_a_change_that_was_left_out_is_headed_so_and_says_why() -> None:
@@ -83,7 +86,7 @@ def test_predictions_name_the_gpu_and_its_host() -> None:
     estimate = replace(ESTIMATE, host="a slower server CPU")
     step = step_of(replace(SAFE, estimate=estimate, measurement=None))
     words = " ".join(program_page.render(of_program(step), Look(base=BASE)).split())
-    assert f"predicted for {estimate.gpu} fed by a slower server CPU." in words
+    assert f"predicted for {estimate.gpu} with a slower server CPU." in words
 
 
 def test_all_adds_the_page_of_each_step() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from graphdoctor.reporters.analysis.captures import difference_text
 from graphdoctor.reporters.frame import SEVERITY_STYLES, Frame, code_rows, write_frame
@@ -17,6 +18,7 @@ from graphdoctor.values.speed import NextFix
 SHOWN_IN_FULL = 3
 _SHORT_FIX = 140  # characters: two lines
 _PLACES = 6  # further lines that one fix is for
+_CURED = "Apply the change above, which needs no further edit for this."
 _EFFECTS = (*EFFECT_WORDS,)
 _CERTAINTIES = ("confirmed", "likely", "unknown")
 
@@ -46,11 +48,16 @@ def causes_of(findings: tuple[Finding, ...]) -> list[list[Finding]]:
 
 
 def write_findings(
-    page: Page, report: Report, *, prefix: str = "", with_notes: bool = True
+    page: Page,
+    report: Report,
+    *,
+    prefix: str = "",
+    with_notes: bool = True,
+    cured: Sequence[str] = (),
 ) -> None:
     """One frame for each cause: all with --all, else up to three and then one line each.
 
-    `prefix` begins each headline, such as "step 1: ".
+    `prefix` begins each headline, such as "step 1: ". `cured` are rules whose findings the page's change handles.
     """
     causes = causes_of(active(report.findings))
     if not with_notes:
@@ -62,9 +69,10 @@ def write_findings(
             page.look.show_all or number == 0 or severity_of(cause[0]) != "note"
         )
         if is_full:
-            _write_cause(page, cause, next_fix, prefix)
+            _write_cause(page, cause, next_fix, prefix, is_cured=cause[0].rule in cured)
         else:
-            _write_in_a_line(page, cause, prefix, first=number == in_full)
+            is_cured = cause[0].rule in cured
+            _write_in_a_line(page, cause, prefix, first=number == in_full, is_cured=is_cured)
 
 
 def write_wrong_replay(page: Page, report: Report, *, prefix: str = "") -> None:
@@ -103,7 +111,9 @@ def headline_of(finding: Finding) -> tuple[str, str]:
     return (first, rest) if stop else (finding.message.removesuffix("."), "")
 
 
-def _write_cause(page: Page, cause: list[Finding], next_fix: NextFix | None, prefix: str) -> None:
+def _write_cause(
+    page: Page, cause: list[Finding], next_fix: NextFix | None, prefix: str, *, is_cured: bool
+) -> None:
     first, *others = cause
     headline, rest = headline_of(first)
     shown = " (confirmed in this run)" if first.certainty == "confirmed" else ""
@@ -115,7 +125,10 @@ def _write_cause(page: Page, cause: list[Finding], next_fix: NextFix | None, pre
         notes.append(("why", first.why))
         if context := context_text(first):
             notes.append(("in", context))
-    notes.append(("fix", first.fix if page.look.show_all else short_fix(first)))
+    if is_cured and not page.look.show_all:
+        notes.append(("fix", _CURED))
+    else:
+        notes.append(("fix", first.fix if page.look.show_all else short_fix(first)))
     gains = [gain for one in cause if (gain := gain_text(one, next_fix))]
     notes += [("gain", gain) for gain in gains[:1]]
     if others:
@@ -169,7 +182,7 @@ def gain_text(finding: Finding, next_fix: NextFix | None) -> str:
     share = next_fix.captured_share
     scope = "whole step as one graph" if share == 1.0 else f"{share:.0%} of launches in graphs"
     also = f", with {' and '.join(next_fix.others)} fixed too" if next_fix.others else ""
-    return f"{ratio_range(next_fix.speedup)} predicted, {scope}{also}"
+    return f"{ratio_range(next_fix.speedup)} predicted over eager, {scope}{also}"
 
 
 def _callers(page: Page, finding: Finding) -> list[str]:
@@ -194,7 +207,9 @@ def _places(page: Page, findings: list[Finding]) -> str:
     return ", ".join(unique[:most]) + more
 
 
-def _write_in_a_line(page: Page, cause: list[Finding], prefix: str, *, first: bool) -> None:
+def _write_in_a_line(
+    page: Page, cause: list[Finding], prefix: str, *, first: bool, is_cured: bool
+) -> None:
     """The headline and the place, without code; of a note also what follows the headline.
 
     A note is about the step as a whole, so its reason is in the message, not in the code.
@@ -209,7 +224,8 @@ def _write_in_a_line(page: Page, cause: list[Finding], prefix: str, *, first: bo
     )
     where = _places(page, cause)
     page.hanging("  --> ", where, style="cyan", head_style="blue")
-    fix = " ".join(short_fix(finding).split()).partition(". ")[0].rstrip(".")
+    fix = _CURED if is_cured else short_fix(finding)
+    fix = " ".join(fix.split()).partition(". ")[0].rstrip(".")
     if severity_of(finding) != "note" and len(fix) <= _SHORT_FIX:
         page.hanging("  = fix:  ", fix, head_style="blue")
     if rest and severity_of(finding) == "note":

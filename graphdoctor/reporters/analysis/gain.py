@@ -42,8 +42,8 @@ def basis_text(estimate: Estimate) -> str:
 
 
 def fed_by_text(estimate: Estimate) -> str:
-    """ " fed by ..."; "" where the host was the machine at hand."""
-    return f" fed by {estimate.host}" if estimate.host else ""
+    """ " with ..."; "" where the host was the machine at hand."""
+    return f" with {estimate.host}" if estimate.host else ""
 
 
 def other_hosts_text(estimate: Estimate) -> str:

@@ -60,8 +60,8 @@ def _help(report: Report) -> str:
         return "add `--values real` to run the step with values, which can verify replays"
     if report.machine.device == "emulated":
         return (
-            "change the code that the warning names, or run the same command on a machine with a GPU,"
-            " which can verify what the emulated device cannot"
+            "change the code that the warning names; if that code is right, run the same command on a"
+            " machine with a GPU"
         )
     return "change the code that the warning names, then run the same command again"
 
@@ -77,8 +77,7 @@ def write_speedup(page: Page, report: Report) -> None:
         page.line(("Speedup", "bold"), (f", measured on {measured.gpu}", "dim"))
         eager = f"{time_text(measured.eager_us)} per step"
     elif estimate is not None:
-        host = f" with {estimate.host}" if estimate.host else ""
-        page.hanging("", f"Speedup, {basis_text(estimate)}{host}", style="bold")
+        page.hanging("", f"Speedup, {basis_text(estimate)}{fed_by_text(estimate)}", style="bold")
         eager = f"{time_range(estimate.eager_us)} per step"
     else:
         page.line(("Speedup", "bold"))

@@ -8,7 +8,15 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from graphdoctor.source.trees import SyntaxScope, class_at, holds, scope_at, statements_of
+from graphdoctor.source.trees import (
+    SyntaxScope,
+    class_at,
+    holds,
+    last_name,
+    scope_at,
+    statements_of,
+    tree_of,
+)
 from graphdoctor.values.figures import shortened
 from graphdoctor.values.locations import Lines, Location
 
@@ -41,6 +49,18 @@ def statement_at(file: str, line: int) -> ast.stmt | None:
             continue
         found = node
     return found
+
+
+@lru_cache(maxsize=256)
+def line_of_call(file: str, name: str) -> int | None:
+    """The line of a file's only call of this name, as in `torch.optim.Adam(...)`; None if there is none or several."""
+    tree = tree_of(file)
+    calls = [
+        node.lineno
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.Call) and last_name(node.func) == name
+    ]
+    return calls[0] if len(calls) == 1 else None
 
 
 def written(place: Location | None, methods: frozenset[str], builtins: frozenset[str]) -> str:

@@ -30,14 +30,10 @@ _MOST_ROUNDED = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """Whether the changed program gave the same results, and what shows it; its speedup where it was timed.
-
-    `all_replayed`: nothing that the change captures stayed eager in all calls.
-    """
+    """Whether the changed program gave the same results, and what shows it; its speedup where it was timed."""
 
     is_same: bool
     sentence: str
-    all_replayed: bool = False
     speedup: Range | None = None
 
 
@@ -102,7 +98,7 @@ def likeness(
         return weights
     printed = _printed(len(lines), different, rounds=rounds) if lines else ""
     clauses = (printed, weights.sentence, _replayed(changed))
-    return Likeness(True, f"{'; '.join(filter(None, clauses))}.", changed.all_replayed)
+    return Likeness(True, f"{'; '.join(filter(None, clauses))}.")
 
 
 def with_times(found: Likeness, plain: Sequence[Run], changed: Sequence[Run]) -> Likeness:

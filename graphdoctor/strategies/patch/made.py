@@ -114,7 +114,7 @@ def _together(choice: Choice, steps: Sequence[ProgramStep]) -> tuple[_Made, dict
     made, reasons = _Made(), dict[int, str]()
     for number in order:
         for proposal in choice.proposals[number]:
-            more, reason = _with(made, number, proposal, steps[number])
+            more, reason = _with(made, number, proposal, steps)
             if more is not None:
                 made = more
                 reasons.pop(number, None)
@@ -124,14 +124,22 @@ def _together(choice: Choice, steps: Sequence[ProgramStep]) -> tuple[_Made, dict
 
 
 def _with(
-    made: _Made, number: int, proposal: Proposal, step: ProgramStep
+    made: _Made, number: int, proposal: Proposal, steps: Sequence[ProgramStep]
 ) -> tuple[_Made | None, str]:
     """With one proposal more, or why not: what is called is captured once, and files stay Python."""
-    for other in made.proposals.values():
+    step = steps[number]
+    trained = {(each.file, each.expression) for each in step.modules if each.trains}
+    for with_other, other in made.proposals.items():
         if other.covers is not None:
             file, lines = other.covers
             if step.location.file == file and step.location.line in lines:
                 return None, "its call is in the captured step"
+            called = {(each.file, each.expression) for each in steps[with_other].modules}
+            if both := trained & called & proposal.replaces:
+                return (
+                    None,
+                    f"the captured step calls `{min(both)[1]}`, which cannot be captured twice",
+                )
         if other.replaces & proposal.replaces and set(other.changes) != set(proposal.changes):
             name = min(other.replaces & proposal.replaces)[1]
             return None, f"`{name}` is captured in another step, and its other calls stay eager"
@@ -150,7 +158,7 @@ def _written(
     steps = [
         _with_change(step, made.proposals[number], is_plain=is_plain)
         if number in made.proposals
-        else replace(step, change="", no_change=reasons.get(number, ""))
+        else replace(step, change="", no_change=reasons.get(number, ""), cured=())
         for number, step in enumerate(report.steps)
     ]
     report = replace(report, steps=tuple(steps))
@@ -174,7 +182,15 @@ def _with_change(step: ProgramStep, proposal: Proposal, *, is_plain: bool) -> Pr
             )
             sentence = f"Apply what `{command}` writes: {proposal.clause}."
             report = replace(report, recommendation=replace(advice, sentence=sentence))
-    return replace(step, report=report, change=proposal.clause, no_change="")
+    found = {each.rule for each in report.findings} if report is not None else set[str]()
+    cures = next(each.cures for each in (*EDITS, *PLAIN_EDITS) if each.name == proposal.edit)
+    return replace(
+        step,
+        report=report,
+        change=proposal.clause,
+        no_change="",
+        cured=tuple(sorted(found.intersection(cures))),
+    )
 
 
 def _gain(proposals: Iterable[Proposal]) -> Range | None:
@@ -212,15 +228,12 @@ def tried(
     report = _written(report, made, reasons, task.folder, is_plain=choice.is_plain)
     if not found.is_same or report.patch is None:
         return replace(report, patch=Patch("left out", tried=found.sentence))
-    captured = {number for number, each in made.proposals.items() if each.covers is not None}
-    cured = captured if found.all_replayed else set()
-    steps = tuple(replace(step, is_cured=n in cured) for n, step in enumerate(report.steps))
     failed = [f"{why}." for number, why in reasons.items() if report.steps[number].change]
     sentence = " ".join([found.sentence, *(f"Not kept: {why}" for why in failed)])
     patch = replace(report.patch, status="same results", tried=sentence)
     if found.speedup is not None:
         patch = replace(patch, speedup=found.speedup, is_measured=True)
-    return replace(report, steps=steps, patch=patch)
+    return replace(report, patch=patch)
 
 
 def _has_others(choice: Choice) -> bool:
@@ -239,7 +252,7 @@ def _one_by_one(
     order = sorted(range(len(steps)), key=lambda number: steps[number].mode != "training")
     for number in order:
         for proposal in choice.proposals[number]:
-            more, reason = _with(kept, number, proposal, steps[number])
+            more, reason = _with(kept, number, proposal, steps)
             if more is None:
                 reasons.setdefault(number, reason)
                 continue

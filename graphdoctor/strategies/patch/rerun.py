@@ -68,8 +68,7 @@ class Run:
     `failure` is how it failed, in one line; "" where it did not. `has_ended` is False where its time
     was over, and `was_stopped` True where it had taken as many steps as it should. `replays` counts
     calls of captured models that a graph answered, and replays of the program's own graphs with optimizer steps
-    in them; `fallbacks` why other calls were not, and how often. `all_replayed`: a graph answered calls of
-    each captured model and step.
+    in them; `fallbacks` why other calls were not, and how often.
     `step_us` is the wall time from one optimizer step to the next, with all that the program does
     between them, over those after the first twenty; None without a GPU, and for too few.
     """
@@ -83,7 +82,6 @@ class Run:
     weights: tuple[torch.Tensor, ...] | None = ()
     replays: int = 0
     fallbacks: Mapping[str, int] = field(default_factory=dict)
-    all_replayed: bool = False
     step_us: float | None = None
 
 
@@ -137,7 +135,6 @@ def do(job: bytes) -> bytes:
             "steps": counted.steps,
             "weights": counted.weights(),
             "replays": replays,
-            "all_replayed": replays > 0 and all(model.replayed for model in models),
             "step_us": counted.step_us() if device.kind == "cuda" else None,
             "fallbacks": dict(sum((model.fallbacks() for model in models), start=Counter())),
         }

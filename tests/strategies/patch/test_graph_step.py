@@ -79,7 +79,7 @@ def test_an_image_program_without_a_schedule_gets_the_same(tmp_path: Path) -> No
     report = plainly_patched(tmp_path / "image_training.py", source)
     assert report.patch is not None and report.patch.status == "same results", report.patch
     assert "+@GraphedStep\n" in report.patch.diff
-    assert "21 calls were replayed" in report.patch.tried and report.steps[0].is_cured
+    assert "21 calls were replayed" in report.patch.tried and "GD117" in report.steps[0].cured
 
 
 def test_a_schedule_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -61,8 +61,8 @@ def _how(modules: list[CalledModule]) -> str:
     verb = "is" if len(modules) == 1 else "are"
     if any(module.trains for module in modules):
         return (
-            f"{verb} replayed as graphs of forward and backward pass from the first training"
-            " call on; loss, optimizer and loop stay as they are"
+            f"{verb} replayed as graphs of forward and backward pass from the first training call on;"
+            " loss and optimizer run eagerly"
         )
     return f"{verb} replayed as a graph from the first call on"
 
