@@ -27,7 +27,7 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Shared machines stall for longer than hypothesis' deadline of 200 ms.
-settings.register_profile("graphdoctor", deadline=None, max_examples=60)
+settings.register_profile("graphdoctor", deadline=None, max_examples=30)
 settings.load_profile("graphdoctor")
 
 

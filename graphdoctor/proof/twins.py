@@ -134,7 +134,9 @@ def _seed(seed: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed)
-    torch.manual_seed(seed)
+    # torch.manual_seed() also formats the stack and queues a call for each backend that is not initialized.
+    torch.default_generator.manual_seed(seed)
+    torch.cuda.manual_seed_all(seed)
 
 
 @dataclass(frozen=True, slots=True)

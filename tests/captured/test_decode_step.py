@@ -17,7 +17,6 @@ CALLS = 10
 WIDTH, WORDS = 8, 16
 Wrap = Callable[[Any], Any]
 Mode = Callable[[], AbstractContextManager[Any]]
-MODES = pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)], autouse=True)
@@ -169,15 +168,16 @@ def drawn_by_a_distribution(wrap: Wrap, mode: Mode) -> tuple[torch.Tensor, list[
     return torch.cat(tokens), list(model.buffers()), step
 
 
-@MODES
 @pytest.mark.parametrize(
-    "program",
+    ("program", "mode"),
     [
-        cache_as_argument,
-        cache_that_is_returned,
-        a_list_of_tensors,
-        buffers_and_sampling,
-        drawn_by_a_distribution,
+        (cache_as_argument, torch.no_grad),
+        (cache_as_argument, torch.inference_mode),
+        (cache_that_is_returned, torch.inference_mode),
+        (a_list_of_tensors, torch.no_grad),
+        (buffers_and_sampling, torch.no_grad),
+        (buffers_and_sampling, torch.inference_mode),
+        (drawn_by_a_distribution, torch.no_grad),
     ],
 )
 def test_a_loop_that_decodes_gives_eagers_tokens(program: Callable[..., Any], mode: Mode) -> None:

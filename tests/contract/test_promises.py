@@ -154,41 +154,25 @@ def times_itself(self: Counting, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def queries_modes(self: Counting, x: torch.Tensor) -> torch.Tensor:
+def branches_on_modes(self: Counting, x: torch.Tensor) -> torch.Tensor:
     if torch.is_autocast_enabled() or not torch.is_grad_enabled():
-        return self.linear(x.to(torch.get_default_dtype()))
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    return self.linear(x) if not deterministic else self.linear(x.contiguous())
+        x = x * 2
+    if torch.is_inference_mode_enabled() or torch.are_deterministic_algorithms_enabled():
+        x = x * 3
+    if torch.get_default_dtype() == torch.float64:
+        x = x * 4
+    if torch.get_float32_matmul_precision() == "high":
+        x = x * 5
+    if not torch.backends.cuda.flash_sdp_enabled() or torch.cuda.current_stream() is None:
+        x = x * 6
+    return self.linear(x)
 
 
-MODES: dict[str, Callable[[], object]] = {
-    "autocast": torch.is_autocast_enabled,
-    "grad": lambda: not torch.is_grad_enabled(),
-    "inference": torch.is_inference_mode_enabled,
-    "deterministic": torch.are_deterministic_algorithms_enabled,
-    "default dtype": lambda: torch.get_default_dtype() == torch.float64,
-    "precision": lambda: torch.get_float32_matmul_precision() == "high",
-    "attention backend": lambda: not torch.backends.cuda.flash_sdp_enabled(),
-    "stream": lambda: torch.cuda.current_stream() is None,
-}
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_branch_on_one_of_torchs_modes_says_nothing(mode: str) -> None:
-    is_on = MODES[mode]
-
-    def forward(self: Counting, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x * 2) if is_on() else self.linear(x)
-
+@pytest.mark.parametrize("forward", [times_itself, branches_on_modes])
+def test_clocks_that_only_time_and_branches_on_torchs_modes_say_nothing(forward: Forward) -> None:
     report = report_of(forward)
     assert (report.verdict, report.findings) == ("safe", ()), report.reason
     assert not any("Each step reads" in remark for remark in report.limits)
-
-
-@pytest.mark.parametrize("forward", [times_itself, queries_modes])
-def test_clocks_that_only_time_and_queries_of_torchs_modes_say_nothing(forward: Forward) -> None:
-    report = report_of(forward)
-    assert (report.verdict, report.findings) == ("safe", ()), report.reason
 
 
 def draws(self: Counting, x: torch.Tensor) -> torch.Tensor:

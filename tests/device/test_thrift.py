@@ -20,7 +20,7 @@ def test_memory_that_a_run_of_the_step_frees_is_there_for_the_next_run() -> None
         command = warm.command("tests.support.page_faults", how)
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
-    # Of 245,760 that are written to; how many are taken anew hangs on what the process freed before.
+    # Of 73,728 that are written to; how many are taken anew depends on what the process freed before.
     assert pages("thrifty") < 20_000 < pages("as it is")
 
 

@@ -30,8 +30,8 @@ PROOFS = {
         "test_a_hazard_of_one_rank_is_a_hazard_of_the_step_and_says_whose",
     ),
     "that not every rank has says on which it is": (
-        STARTED,
-        "test_a_hazard_of_one_rank_says_whose",
+        LAUNCHED,
+        "test_a_hazard_of_one_rank_is_a_hazard_of_the_step_and_says_whose",
     ),
     "Both ways end within `--time-limit`": (
         FAIL,

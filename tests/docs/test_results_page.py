@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import runpy
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "benchmarks/pages"
-MADE = """
-import sys
-sys.path.insert(0, "benchmarks/pages")
-import {page}
-{print}
-"""
-PRINTS = {
-    "results": "print(results.INTRODUCTION, end=chr(10)); "
-    "print(results._machine_page(results.jsonl(next(results.RESULTS.glob('*.jsonl'))))); "
-    "print(chr(10).join(results.programs()), end='')",
-    "prediction": "import json; "
-    "print(chr(10).join(prediction._page(json.loads(prediction.DATA.read_text()))))",
-}
 
 
-@pytest.mark.parametrize("page", list(PRINTS))
-def test_a_page_is_made_of_the_committed_measurements(page: str) -> None:
-    code = MADE.format(page=page, print=PRINTS[page])
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == (ROOT / f"docs/{page}.md").read_text(encoding="utf-8"), "make results"
+def results(names: dict[str, Any]) -> str:
+    machine = names["_machine_page"](names["jsonl"](next(names["RESULTS"].glob("*.jsonl"))))
+    return f"{names['INTRODUCTION']}\n{machine}\n" + "\n".join(names["programs"]())
+
+
+def prediction(names: dict[str, Any]) -> str:
+    return "\n".join(names["_page"](json.loads(names["DATA"].read_text()))) + "\n"
+
+
+@pytest.mark.parametrize("page", [results, prediction])
+def test_a_page_is_made_of_the_committed_measurements(
+    page: Callable[[dict[str, Any]], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(PAGES), *sys.path])
+    names = runpy.run_path(str(PAGES / f"{page.__name__}.py"))
+    committed = (ROOT / f"docs/{page.__name__}.md").read_text(encoding="utf-8")
+    assert page(names) == committed, "make results"
 
 
 @pytest.mark.parametrize("page", ["accuracy", "trace_peers", "versions"])

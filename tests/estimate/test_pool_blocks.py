@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphdoctor.estimate.graph_memory import Blocks, rounded
@@ -97,7 +97,6 @@ def test_what_a_large_block_leaves_of_its_segment_is_used() -> None:
     ),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=60, deadline=None)
 def test_whatever_the_order_all_that_is_freed_is_whole_again(
     sizes: list[int | None], draw: random.Random
 ) -> None:

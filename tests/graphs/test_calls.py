@@ -46,7 +46,7 @@ arguments = st.lists(st.one_of(tensors, constants), max_size=4).map(tuple)
 named = st.dictionaries(st.sampled_from("xyz"), st.one_of(tensors, constants), max_size=2)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(args=arguments, kwargs=named, others=arguments, other_kwargs=named, same=st.booleans())
 def test_a_call_of_the_same_form_has_the_same_key(
     args: Any, kwargs: Any, others: Any, other_kwargs: Any, same: bool

@@ -152,12 +152,7 @@ EVENT = st.tuples(
 )
 
 
-@settings(
-    max_examples=15,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@settings(max_examples=12, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(EVENT, min_size=1, max_size=14))
 def test_any_order_of_events_equals_eager(events: list[tuple[Any, int]]) -> None:
     observed = [lambda side: [accumulate(side, seed) for seed in range(3)]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._pytree import tree_iter
 
@@ -135,7 +135,6 @@ _MOVES = st.lists(
 
 
 @given(_MOVES)
-@settings(max_examples=60, deadline=None)
 def test_any_mix_of_views_and_writes_is_computed_right(moves: list[tuple[int, int, int]]) -> None:
     def step(x: torch.Tensor, y: torch.Tensor) -> Any:
         values = [x, y]

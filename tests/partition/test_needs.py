@@ -8,7 +8,7 @@ from random import Random
 
 import networkx as nx
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphdoctor.estimate.gpus import load_profile
@@ -147,7 +147,6 @@ def test_a_thousand_regions_name_one_each() -> None:
 
 
 @given(STEPS, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30), max_size=1), st.randoms())
-@settings(max_examples=80, deadline=None)
 def test_any_order_that_follows_the_dependencies_computes_the_same(
     moves: list[tuple[int, int, int]], blocked: set[int], cuts: set[int], random: Random
 ) -> None:

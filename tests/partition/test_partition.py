@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphdoctor.estimate import launches
@@ -366,7 +366,6 @@ def test_a_module_that_reaches_beyond_the_region_is_not_named_as_part_of_it() ->
 
 
 @given(STEPS, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30), max_size=1))
-@settings(max_examples=80, deadline=None)
 def test_the_planned_order_computes_the_same_and_captures_nothing_blocked(
     moves: list[tuple[int, int, int]], blocked: set[int], cuts: set[int]
 ) -> None:

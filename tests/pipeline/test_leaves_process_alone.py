@@ -1,4 +1,4 @@
-"""The first analysis in a process, which imports the most, leaves the process as it was."""
+"""The first analysis in a process, which imports the most, leaves the process as it was; a guard imports no dynamo."""
 
 from __future__ import annotations
 
@@ -66,6 +66,11 @@ for options in (
             os._exit(1)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+
+from graphdoctor.graphs.guards import Guard
+with graphdoctor.EmulatedDevice():
+    assert Guard({"model": model}).is_same()
+assert "torch._dynamo" not in sys.modules  # a guard takes its compiled checks only where it is imported
 """
 
 

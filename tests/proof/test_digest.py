@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphdoctor.graphs.footprint import Footprint
@@ -74,7 +74,6 @@ def test_minus_zero_is_another_value_than_zero() -> None:
     assert digest_of(torch.tensor([0.0, 0.0])) != digest_of(torch.tensor([0.0, -0.0]))
 
 
-@settings(deadline=None)
 @given(st.data(), st.sampled_from([torch.float32, torch.float16, torch.int64, torch.bool]))
 def test_one_changed_element_changes_the_digest(data: st.DataObject, dtype: torch.dtype) -> None:
     size = data.draw(st.integers(1, 700_000))
@@ -85,7 +84,6 @@ def test_one_changed_element_changes_the_digest(data: st.DataObject, dtype: torc
     assert digest_of(tensor) != digest_of(changed)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_two_exchanged_elements_change_the_digest(data: st.DataObject) -> None:
     size = data.draw(st.integers(2, 600_000))

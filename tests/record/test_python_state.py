@@ -20,7 +20,6 @@ from graphdoctor.values.report import Report
 from tests.support.diagnosing import reported
 
 LINEAR = nn.Linear(8, 4)
-SEEN: list[int] = []
 COUNTED = {"calls": 0}
 
 

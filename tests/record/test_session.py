@@ -118,7 +118,7 @@ def shape_of(iteration: Iteration) -> bytes:
     return msgspec.json.encode(renumbered(msgspec.to_builtins(iteration)))
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(
     st.lists(st.sampled_from(sorted(DEEDS)), max_size=5),
     st.sampled_from([None, None, None, 4, 6, 8, 9, 12]),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdoctor
@@ -80,7 +80,6 @@ def elements_of_a_plain_one() -> Counter[str]:
     return Counter(tag for tag, _ in Parsed(page(with_text_everywhere("x"))).elements)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.text(min_size=1, max_size=40).filter(
         lambda text: text.strip() and not set(text) & MAKES_PARTS

@@ -1,4 +1,4 @@
-"""`python -m tests.support.page_faults HOW`: how many pages ten runs of a step take anew from the system.
+"""`python -m tests.support.page_faults HOW`: how many pages three runs of a step take anew from the system.
 
 HOW is "thrifty", or anything else for a process as it is.
 """
@@ -20,7 +20,7 @@ def main() -> int:
     x = torch.ones(2 << 20)
     _step(x)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(10):
+    for _ in range(3):
         _step(x)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     return 0

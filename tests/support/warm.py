@@ -1,8 +1,9 @@
 """`python -m MODULE` in a fork of a process that has imported torch: most of what a small check costs.
 
-Each process of tests starts one server when it is first needed. `command(MODULE, ARGUMENTS)` is a command
-line that asks it: what it runs has the folder, the variables, the input and the output of who asks, and the
-same exit code; it ends when that process ends. The server of targets, which a check starts, is a fork too.
+All processes of one test run share a server, which starts when it is first needed and ends with the run.
+`command(MODULE, ARGUMENTS)` is a command line that asks it: what it runs has the folder, the variables, the
+input and the output of who asks, and the same exit code; it ends when that process ends. The server of
+targets, which a check starts, is a fork too.
 """
 
 from __future__ import annotations
@@ -45,21 +46,29 @@ def command_of_a_fresh_one(*arguments: str) -> list[str]:
 
 @cache
 def _address() -> str:
-    """Of this process's server, which ends when this process does."""
-    import atexit
+    """Of the server of this test run, which the first process that needs it starts."""
+    import fcntl
     import tempfile
 
-    address = str(Path(tempfile.mkdtemp(prefix="warm-"), "address"))
-    server = subprocess.Popen(
-        [sys.executable, "-P", __file__, address],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=_environment(),
-    )
-    assert server.stdout is not None
-    assert server.stdout.readline() == _READY
-    atexit.register(server.communicate)
+    owner = os.getpid()
+    if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):  # this process is one of several of a run
+        owner, folder = os.getppid(), Path(tempfile.gettempdir(), f"warm-{run}")
+        folder.mkdir(exist_ok=True)
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    address = str(folder / "address")
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not Path(address).exists():
+            server = subprocess.Popen(
+                [sys.executable, "-P", __file__, address, str(owner)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=_environment(),
+            )
+            assert server.stdout is not None
+            assert server.stdout.readline() == _READY
     return address
 
 
@@ -95,7 +104,7 @@ def _ask(address: str, module: str, *arguments: str) -> int:
     return code
 
 
-def _serve(address: str) -> None:
+def _serve(address: str, owner: int) -> None:
     import gc
     import importlib
     import select
@@ -113,7 +122,9 @@ def _serve(address: str) -> None:
         listening.bind(address)
         listening.listen()
         os.write(1, _READY.encode())
-        while sys.stdin not in select.select([listening, sys.stdin], [], [])[0]:
+        while _is_running(owner):
+            if not select.select([listening], [], [], 1.0)[0]:
+                continue
             asker, _ = listening.accept()
             if os.fork() == 0:
                 listening.close()
@@ -123,6 +134,14 @@ def _serve(address: str) -> None:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
     shutil.rmtree(Path(address).parent, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _answer(asker: socket.socket) -> None:
@@ -179,7 +198,7 @@ def _live(module: str, arguments: list[str], folder: str, variables: dict[str, s
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        _serve(sys.argv[1])
+    if len(sys.argv) == 3 and sys.argv[2].isdecimal():
+        _serve(sys.argv[1], int(sys.argv[2]))
     else:
         sys.exit(_ask(*sys.argv[1:]))

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphdoctor.target import Inputs
@@ -56,7 +56,6 @@ def one(tensor: torch.Tensor) -> torch.Tensor:
     return made
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(1, 5), max_size=4),
     st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64,

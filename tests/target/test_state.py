@@ -291,7 +291,7 @@ def test_each_deed_is_seen_and_undone(deed: Callable[[World], None]) -> None:
     assert photograph(world) == before
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from(SEQUENCED), min_size=1, max_size=6), st.booleans())
 def test_any_sequence_of_deeds_is_undone(deeds: list[Callable[[World], None]], warm: bool) -> None:
     world = make_world()

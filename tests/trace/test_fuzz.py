@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphdoctor.reporters import trace_page
@@ -46,7 +46,6 @@ def explain(content: bytes) -> None:
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(0, 400), st.binary(max_size=4))
-@settings(deadline=None)
 def test_any_bytes_in_the_place_of_others(place: int, length: int, other: bytes) -> None:
     explain(WHOLE[:place] + other + WHOLE[place + length :])
 
@@ -57,7 +56,6 @@ def test_any_bytes_in_the_place_of_others(place: int, length: int, other: bytes)
     st.sampled_from(("", "correlation", "device", "stream", "bytes", "graph id")),
     ANYTHING,
 )
-@settings(deadline=None)
 def test_any_value_in_any_field(place: int, key: str, argument: str, value: Any) -> None:
     document = launch_bound(12, steps=3).document()
     event = document["traceEvents"][place]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphdoctor.trace import parse_trace, read_trace
@@ -77,21 +77,19 @@ def cpu_seconds(path: Path) -> float:
 @pytest.mark.parametrize(
     "text",
     [
-        '{"traceEvents": [' + "{}," * 600_000 + "{}]}",
-        '{"traceEvents": [' + "1," * 600_000 + "1]}",
-        '{"traceEvents": [{"name": "' + "x" * 2_000_000 + '"}]}',
-        '{"traceEvents": [{"name": "' + "},{" * 600_000 + '"}]}',
-        '{"traceEvents": [' + " " * 2_000_000 + "{}]}",
-        '{"traceEvents": [{"args": ' + "[" * 900_000 + "]" * 900_000 + "}]}",
-        '{"traceEvents": [' + '{"args":' * 200_000 + "1" + "}" * 200_000 + "]}",
-        " " * 2_000_000,
-        "[" * 1_500_000,
+        '{"traceEvents": [' + "{}," * 300_000 + "{}]}",
+        '{"traceEvents": [' + "1," * 300_000 + "1]}",
+        '{"traceEvents": [{"name": "' + "x" * 1_000_000 + '"}]}',
+        '{"traceEvents": [{"name": "' + "},{" * 300_000 + '"}]}',
+        '{"traceEvents": [' + " " * 1_000_000 + "{}]}",
+        '{"traceEvents": [{"args": ' + "[" * 450_000 + "]" * 450_000 + "}]}",
+        '{"traceEvents": [' + '{"args":' * 100_000 + "1" + "}" * 100_000 + "]}",
+        " " * 1_000_000,
+        "[" * 750_000,
     ],
     ids=["no keys", "numbers", "long name", "braces in a name", "space", "lists", "nested", "nothing", "open"],
 )  # fmt: skip
-def test_two_megabytes_of_anything_take_seconds_and_not_gigabytes(
-    tmp_path: Path, text: str
-) -> None:
+def test_a_megabyte_of_anything_takes_seconds_and_not_gigabytes(tmp_path: Path, text: str) -> None:
     path = tmp_path / "t.json"
     path.write_text(text)
     del text
@@ -101,8 +99,8 @@ def test_two_megabytes_of_anything_take_seconds_and_not_gigabytes(
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert took < 30  # tracing allocations makes it some ten times slower
-    assert peak < 400e6
+    assert took < 15  # tracing allocations makes it some ten times slower
+    assert peak < 200e6
 
 
 def test_spans_that_nest_as_deep_as_one_likes_take_no_longer() -> None:
@@ -188,7 +186,6 @@ def test_a_pipe_is_read_and_one_that_nobody_feeds_is_a_sentence(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('{}"\\', max_size=3), inner, max_size=3),
     max_leaves=12,
 ).filter(lambda value: isinstance(value, dict)), st.integers(0, 60))  # fmt: skip
-@settings(deadline=None)
 def test_the_structure_of_a_text_is_found_by_brackets_and_quotes_alone(
     value: dict[str, Any], cut: int
 ) -> None:
