@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import lzma
 import sys
+import threading
 import zipfile
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
@@ -97,6 +101,59 @@ def test_a_packing_that_nothing_unpacks_names_the_extra(
     (tmp_path / "w.json.zst").write_bytes(b"")
     with pytest.raises(UsageError, match="pip install 'graphdoctor\\[cluster\\]'"):
         read_trace(tmp_path / "w.json.zst")
+
+
+class _Whole(BaseHTTPRequestHandler):
+    """Sends each file from its beginning, whatever range is asked for; of cut.json less than it promises."""
+
+    files: ClassVar[dict[str, bytes]] = {}
+
+    def do_GET(self) -> None:
+        content = self.files.get(self.path.partition("?")[0].strip("/"))
+        self.send_response(404 if content is None else 200)
+        self.send_header("Content-Length", str(len(content or b"")))
+        self.end_headers()
+        is_cut = self.path.startswith("/cut")
+        with suppress(ConnectionError):  # the reader may have seen enough
+            self.wfile.write((content or b"")[: -9 if is_cut else None])
+        self.close_connection = is_cut
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+def test_a_server_that_sends_whole_files_only(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp reads https://; it is in the extra `cluster`")
+    traces(tmp_path)
+    content = (tmp_path / "w0.json").read_bytes()
+    job = Path(zipped(tmp_path)).read_bytes()
+    packed = tmp_path / "w.json.zip"
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("w.json", content)
+    _Whole.files = {
+        "w.json": content, "cut.json": content + b" " * (5 << 20), "w.json.zip": packed.read_bytes(), "job.zip": job
+    }  # fmt: skip
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Whole) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        events = read_trace(place(f"{url}/w.json")).events
+        assert read_trace(place(f"{url}/w.json.zip")).events == events
+        cut = read_trace(place(f"{url}/cut.json"))
+        assert cut.is_cut and cut.events == events
+        assert "Not enough data" in cut.warnings[0] and "\n" not in cut.warnings[0]
+        with pytest.raises(UsageError, match="404"):
+            read_trace(place(f"{url}/gone.json"))
+        folder = place(f"{url}/job.zip?sig=secret")
+        assert str(folder) == f"{url}/job.zip"
+        assert len(explain_folder(folder, OPTIONS, lambda text: None).workers) == 4
+        server.shutdown()
+
+
+@pytest.mark.parametrize("name", ["w.json.zip", "w.json.xz"])
+def test_of_what_cannot_be_unpacked_at_all_the_reason_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"PK half of a file")
+    with pytest.raises(UsageError, match="can be unpacked: it is damaged"):
+        read_trace(tmp_path / name)
 
 
 def test_reports_have_no_password_and_no_signature() -> None:

@@ -147,7 +147,9 @@ class GraphDoctorPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
 def _events(file: Path) -> tuple[list[_Event], str]:
     """The events as far as the file goes, and a sentence where it does not reach to their end."""
     problems: list[str] = []
-    content = b"".join(bytes(block) for block in until_cut(blocks(file), problems.append))
+    content = b"".join(
+        bytes(block) for block in until_cut(blocks(file), file.name, problems.append)
+    )
     try:
         return msgspec.json.decode(content, type=_Trace).traceEvents, ""
     except msgspec.MsgspecError:

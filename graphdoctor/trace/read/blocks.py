@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from graphdoctor.trace.read.remote import PACKED, RemotePath, TracePath, using_fsspec
+from graphdoctor.trace.read.remote import (
+    PACKED,
+    RemotePath,
+    TracePath,
+    is_http,
+    reason_of,
+    using_fsspec,
+)
 from graphdoctor.values.errors import UsageError
 
 BLOCK_BYTES = 2 << 20
@@ -45,30 +52,45 @@ def blocks(path: TracePath) -> Iterator[bytes]:
         raise UsageError(f"Cannot read the trace {path}: {reason}.") from error
 
 
-def until_cut(source: Iterable[bytes], tell: Callable[[str], None]) -> Iterator[bytes]:
-    """The blocks up to where the packed file breaks off; `tell` is called with the reason."""
+def until_cut(source: Iterable[bytes], name: str, tell: Callable[[str], None]) -> Iterator[bytes]:
+    """The blocks up to where the packed file breaks off; `tell` is called with the reason.
+
+    Raises UsageError where that is at its beginning.
+    """
+    block = None
     try:
-        yield from source
+        for block in source:
+            yield block
     except CutShort as error:
+        if block is None:
+            raise UsageError(f"Nothing of the trace {name} can be unpacked: {error}.") from error
         tell(str(error))
 
 
 def _by_fsspec(path: TracePath) -> Iterator[bytes]:
     url = path.url if isinstance(path, RemotePath) else str(path)
     packed = next((PACKED[ending] for ending in PACKED if path.name.endswith(ending)), None)
-    # Some servers send a file only as a whole, from its beginning.
-    streamed = {"block_size": 0} if url.startswith(("http://", "https://")) else {}
+    options: dict[str, int] = {}
+    if is_http(
+        url
+    ):  # some servers send a file only as a whole, from its beginning; zip is read from its end
+        url, options = (f"simplecache::{url}", {}) if packed == "zip" else (url, {"block_size": 0})
+    block = None
     try:
         with using_fsspec(path, *_DAMAGE) as fsspec:
             if packed not in fsspec.available_compressions():
                 raise ImportError(f"nothing that is installed unpacks {packed}")
-            with fsspec.open(url, "rb", compression=packed, **streamed) as file:
-                if packed is None:
-                    yield from _read_in_blocks(file)
-                else:  # a whole block at once would lose what can be unpacked before damage
-                    yield from iter(lambda: file.read1(BLOCK_BYTES), b"")
+            with fsspec.open(url, "rb", compression=packed, **options) as file:
+                # A whole block of what is packed would lose what can be unpacked before damage.
+                unpacked = iter(lambda: file.read1(BLOCK_BYTES), b"")
+                for block in unpacked if packed else _read_in_blocks(file):
+                    yield block
     except _DAMAGE as error:
         raise CutShort(f"it is damaged ({error})") from error
+    except UsageError as error:
+        if block is None:
+            raise
+        raise CutShort(reason_of(error.__cause__)) from error
 
 
 def _read_in_blocks(file: BinaryIO) -> Iterator[bytes]:

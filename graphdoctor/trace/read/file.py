@@ -54,7 +54,7 @@ def parse_trace(content: bytes, *, name: str = "trace") -> Trace:
 def _read(source: Iterable[bytes], name: str, *, most_bytes: int | None = None) -> Trace:
     reader = _Reader(name, most_bytes=most_bytes)
     with _collector_paused():
-        for part in split(blocks.until_cut(source, reader.cut), name):
+        for part in split(blocks.until_cut(source, name, reader.cut), name):
             reader.take(part)
     return reader.trace()
 

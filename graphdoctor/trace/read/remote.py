@@ -28,8 +28,8 @@ class RemotePath:
     size_bytes: int = field(default=0, compare=False)  # where a folder told it
 
     def __str__(self) -> str:
-        """The URL as reports may have it: without a password or the signature of a link."""
-        return _without_secrets(self.url)
+        """The URL as reports may have it: without a password or the signature of a link, and as the user gave it."""
+        return _without_secrets(self.url).replace("simplecache::", "").removeprefix("zip://::")
 
     @property
     def name(self) -> str:
@@ -72,10 +72,16 @@ TracePath = Path | RemotePath
 
 def place(text: str) -> TracePath:
     """The file or folder of this machine, or behind the URL; a zip file is a folder."""
-    if "://" in text:
-        return RemotePath(text)
-    is_folder = text.endswith(".zip") and not text.endswith(tuple(PACKED))
-    return RemotePath(f"zip://::{text}") if is_folder else Path(text)
+    path = RemotePath(text) if "://" in text else Path(text)
+    if not path.name.endswith(".zip") or path.name.endswith(tuple(PACKED)):
+        return path
+    # A zip file is read from its end, and some servers send a file only from its beginning.
+    return RemotePath(f"zip://::{'simplecache::' if is_http(text) else ''}{text}")
+
+
+def is_http(url: str) -> bool:
+    """Whether the file comes from a web server."""
+    return url.startswith(("http://", "https://"))
 
 
 @contextmanager
@@ -88,7 +94,7 @@ def using_fsspec(path: TracePath, *passing: type[Exception]) -> Iterator[Any]:
     except passing:
         raise
     except Exception as error:  # each file system has errors of its own
-        reason = _without_secrets(str(error.__cause__ or error)).rstrip(".") or type(error).__name__
+        reason = reason_of(error)
         if isinstance(error, FileNotFoundError) and error.__cause__ is None:
             reason = "it is not there, or its server does not answer"  # some file systems say no more than the URL
         raise UsageError(
@@ -96,6 +102,12 @@ def using_fsspec(path: TracePath, *passing: type[Exception]) -> Iterator[Any]:
             if isinstance(error, ImportError)
             else f"Cannot read the trace {path}: {reason}."
         ) from error
+
+
+def reason_of(error: BaseException | None) -> str:
+    """What a file system's error says, in one line without secrets."""
+    said = " ".join(str((error and error.__cause__) or error).split())
+    return _without_secrets(said).rstrip(".") or type(error).__name__
 
 
 def _without_secrets(text: str) -> str:
