@@ -75,7 +75,7 @@ class InitCommand:
             save(guessed, root / TEMPLATE_FILE)
         save(_joined(before, section), path)
         said = "" if lone or not guessed else _nothing_found(args.path)
-        show(said + (_guessed_steps(found) if guessed else _next_steps(path, found, lone)))
+        show(said + (_guessed_steps(path, found) if guessed else _next_steps(path, found, lone)))
         return 0
 
 
@@ -118,13 +118,14 @@ def _nothing_found(path: Path) -> str:
     )
 
 
-def _guessed_steps(found: list[TargetSettings]) -> str:
-    """What to do with a template."""
+def _guessed_steps(path: Path, found: list[TargetSettings]) -> str:
+    """What was written, and what to do with a template."""
     file, _, name = found[0].entry.partition(":")
     return (
-        f"{file}: check the lines that are marked FILL IN; they are guesses.\n"
+        f"Wrote {file}, with a target for each model, and {path.name} for `graphdoctor check`.\n"
         + "".join(f"  {visible(target.entry)}\n" for target in found)
-        + f"\nNext: `graphdoctor analyze {file}:{visible(name)}` tries one of them.\n"
+        + f"\nNext: fill in the lines of {file} that are marked FILL IN, then run\n"
+        + f"`graphdoctor analyze {file}:{visible(name)}`.\n"
     )
 
 

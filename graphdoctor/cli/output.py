@@ -200,7 +200,9 @@ class ProgressLine:
             return
         minutes, seconds = divmod(int(time.monotonic() - self._began_s), 60)
         line = f"{minutes}:{seconds:02} {visible(stage)} ..." if stage else ""
-        self._terminal.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")
+        # The cursor goes back, so that what the model prints replaces the line instead of following it.
+        back = "\r" if line else ""
+        self._terminal.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}{back}")
         self._terminal.flush()
 
     def show_above(self, text: str) -> None:

@@ -229,8 +229,8 @@ def _check(found: Outline, request: _Request) -> None:
     if forms == [ONLY_MODULE] and not request.specs:
         names = ", ".join(cls.name for cls in found.classes if cls.may_be_module)
         raise UsageError(
-            f"{request.where} does not say what the inputs of its model ({names}) are: add"
-            f" --input 8x3x224x224:float32, or fill in the target that `graphdoctor init {request.where}` writes"
+            f"{request.where} does not say what the inputs of {names} are: fill in the target that"
+            f" `graphdoctor init {request.where}` writes, or add each input, such as --input 8x3x224x224:float32"
         )
 
 

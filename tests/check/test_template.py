@@ -51,7 +51,7 @@ def test_models_without_inputs_get_a_template_with_marked_guesses(
     monkeypatch.chdir(tmp_path)
     assert main(["init"]) == 0
     said = capsys.readouterr().out
-    assert f"{TEMPLATE_FILE}: check the lines that are marked FILL IN" in said
+    assert f"fill in the lines of {TEMPLATE_FILE} that are marked FILL IN" in said
     text = (tmp_path / TEMPLATE_FILE).read_text()
     assert "def net_net():" in text and "def net_words():" in text and "block" not in text
     assert 'x = torch.randn(8, 12, device="cuda")  # FILL IN: a guess from forward(x)' in text

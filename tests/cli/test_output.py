@@ -100,7 +100,7 @@ def test_progress_is_one_line_on_a_terminal_with_the_time_taken_and_leaves_none(
     monkeypatch.setattr("graphdoctor.cli.output.time.monotonic", lambda: next(clock))
     with progress(terminal) as tell:
         tell("recording \x1b[31mnet\nwork")
-        assert terminal.getvalue() == "\r\x1b[K1:05 recording \\x1b[31mnet\\nwork ..."
+        assert terminal.getvalue() == "\r\x1b[K1:05 recording \\x1b[31mnet\\nwork ...\r"
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
@@ -118,7 +118,7 @@ def test_progress_is_seen_while_stderr_is_muted(monkeypatch: pytest.MonkeyPatch)
         while part := os.read(reading, 1000):
             seen += part
     os.close(reading)
-    assert seen.decode() == "\r\x1b[K0:00 recording ...\r\x1b[K\r\x1b[K"
+    assert seen.decode() == "\r\x1b[K0:00 recording ...\r\r\x1b[K\r\x1b[K"
 
 
 def test_progress_is_silent_elsewhere() -> None:
