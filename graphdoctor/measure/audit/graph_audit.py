@@ -305,7 +305,10 @@ class GraphAudit(GraphCounts):
                 one for one in holders if one.place is not None and is_registered(one.place)
             ]
             named = of_module or [one for one in holders if one.place is None]
-            each.name = named[0].text if named else ""
+            if named:
+                each.name = named[0].text
+                # An operator may get another form of it, such as its transpose.
+                each.shape = each.shape if named[0].geometry is None else named[0].geometry.shape
             # Not those in which the captured code itself has put other memory.
             places = (one.place for one in of_module if one.place is not None)
             each.slots = tuple(place for place in places if not self._is_rebound(place, each))

@@ -38,9 +38,7 @@ from graphdoctor.target.frames import locate
 from graphdoctor.values.audited import OperatorInput, Spacing, Verified, WrongReplay
 from graphdoctor.values.locations import Location
 
-_SHARE = (
-    0.03  # of the program's time, at most, that comparing takes if the spacing follows its cost
-)
+_SHARE = 0.03  # of the program's time, at most, if the spacing follows the cost
 _MOST_BLAMED = 64  # operators, the last ones before the wrong one
 
 
@@ -66,12 +64,6 @@ class Origins:
             held = [each for each in all_held if _covers(each[0], memory.geometry)]
             found = self._known[memory] = [each for each in held if is_modules(each[1])] or held
         return found
-
-    def name(self, memory: Captured) -> str:
-        """The first name of what held it, "" without one."""
-        held = self._held.get(memory.number, ())
-        names = (origin.text for base, origin in held if _covers(base, memory.geometry))
-        return next(names, "")
 
 
 @dataclass(slots=True)
@@ -149,20 +141,15 @@ class AsNow(AsCaptured):
                 name, f"{argument.value}", "" if now == argument.value else f"{now}"
             )
         memory = argument.memory if isinstance(argument, HostScalar) else argument
-        geometry = memory.geometry
-        text = f"{str(geometry.dtype).removeprefix('torch.')}{list(geometry.shape)}"
+        base, name = memory.geometry, self.changed.get(memory, "")
+        if held := self._origins.of(memory):
+            base, name = held[0][0], name or held[0][1].text
         if isinstance(argument, HostScalar):
             now = self.value(argument)
             if not has_same_bits(argument.frozen, now):
-                return OperatorInput(
-                    self._name(memory), f"{argument.frozen.item()}", f"{now.item()}"
-                )
-        return OperatorInput(
-            self._name(memory), text, "other memory" if memory in self.changed else ""
-        )
-
-    def _name(self, memory: Captured) -> str:
-        return self.changed.get(memory) or self._origins.name(memory)
+                return OperatorInput(name, f"{argument.frozen.item()}", f"{now.item()}")
+        text = f"{str(base.dtype).removeprefix('torch.')}{list(base.shape)}"
+        return OperatorInput(name, text, "other memory" if memory in self.changed else "")
 
 
 def _covers(base: Geometry, part: Geometry) -> bool:
