@@ -1,4 +1,4 @@
-"""Random numbers that the host draws: found whoever holds the generator."""
+"""Random numbers that the host draws, whoever holds the generator, and files that it opens."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import functools
 import logging
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
-from tests.support.diagnosing import reported
+from graphdoctor.values.host_events import OutsideQuery
+from tests.support.diagnosing import cuda, recorded, reported
 
 LINEAR = nn.Linear(8, 8)
 LOG = logging.getLogger(__name__)
@@ -35,3 +38,30 @@ def cached() -> np.random.Generator:
 def test_a_number_that_hardly_ever_decides_is_found(draw: Callable[[], bool]) -> None:
     report = reported(lambda x: LINEAR(x) * 2 if draw() else LINEAR(x))
     assert "GD207" in [found.rule for found in report.findings]
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_query"),
+    [
+        ("r", True),
+        ("r+", True),
+        ("w+", True),
+        ("w", False),
+        ("a", False),
+        ("rb", True),
+        ("ab", False),
+    ],
+)
+def test_a_file_that_the_step_opens_is_a_query_if_it_may_read_there(
+    mode: str, is_query: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "schedule"
+    path.write_text("0.5")
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with open(path, mode):
+            return x * 2
+
+    events = recorded(lambda: (step, (cuda(4),))).host
+    found = [event.name for event in events if isinstance(event, OutsideQuery)]
+    assert found == ["open of 'schedule'"] * is_query
