@@ -226,6 +226,18 @@ def test_another_layer_of_the_same_shape_is_something_else() -> None:
     assert "differs after 97 more steps" in finding.message
 
 
+def test_recorded_steps_that_differ_among_themselves_are_no_news_of_a_later_one() -> None:
+    kept = Counting()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        kept.calls += 1
+        return LINEAR(x) * 2 if kept.calls % 2 else LINEAR(x)
+
+    report = reported(step)
+    assert not branches(report)
+    assert "GD201" in {finding.rule for finding in report.findings}
+
+
 def test_a_number_that_decides_nothing_is_safe_and_stays_what_it_was() -> None:
     state = Counting()
     state.calls = 7

@@ -65,3 +65,14 @@ def test_a_file_that_the_step_opens_is_a_query_if_it_may_read_there(
     events = recorded(lambda: (step, (cuda(4),))).host
     found = [event.name for event in events if isinstance(event, OutsideQuery)]
     assert found == ["open of 'schedule'"] * is_query
+
+
+def test_what_the_host_did_stands_before_the_operator_that_comes_next() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        twice = x * 2
+        return (twice + 1) * PYTHONS.random()
+
+    (event,) = (
+        one for one in recorded(lambda: (step, (cuda(4),))).host if one.name.startswith("random")
+    )
+    assert event.op_index == 2
