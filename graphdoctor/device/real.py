@@ -221,9 +221,8 @@ class WatchedDevice:
             *path, method = event.name.removesuffix("()").removeprefix("torch.").split(".")
             owner: Any = torch
             for part in path:
-                owner = getattr(owner, part, None)
-            if hasattr(owner, method):  # older versions of torch have no torch.accelerator
-                patches.replace(owner, method, partial(telling, event))
+                owner = getattr(owner, part)
+            patches.replace(owner, method, partial(telling, event))
         for method in RNG_CALLS:
             for module in (torch.cuda, torch.cuda.random):
                 patches.replace(module, method, partial(self._telling_of_seed, method))

@@ -281,14 +281,10 @@ def _accelerator(device: CapturingDevice, patches: Patches) -> None:
     for name in ("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"):
         patches.replace(torch._C, name, lambda original: _always(device.rank.index))
     # FSDP2's default mesh is of this device.
-    if hasattr(torch._C, "_get_accelerator"):
-        patches.set(torch._C, "_get_accelerator", _always(torch.device("cuda")))
-    accelerator = getattr(torch, "accelerator", None)
-    if accelerator is None:
-        return
+    patches.set(torch._C, "_get_accelerator", _always(torch.device("cuda")))
     _set_all(
         patches,
-        accelerator,
+        torch.accelerator,
         is_available=_always(True),
         device_count=_always(device.rank.count),
         current_accelerator=_always(torch.device("cuda")),

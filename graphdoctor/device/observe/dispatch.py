@@ -61,8 +61,7 @@ def python_body(func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
         return None
     from torch._library import custom_ops
 
-    known = getattr(custom_ops, "OPDEFS", {})  # torch 2.4 and newer
-    kernels = getattr(known.get(func._name), "_backend_fns", {})
+    kernels = getattr(custom_ops.OPDEFS.get(func._name), "_backend_fns", {})
     if kernels:
         # Their first call imports it, and with torch 2.6 that import reads tensors: here no mode sees it.
         importlib.import_module("torch._dynamo")

@@ -77,7 +77,7 @@ class Compiler(Strategy):
         built = compiled_models(session, self._compile, whole=whole)
         built.at_release(forget_compiled)
         if self.has_graphs:
-            built.before_each_call(_mark_step)
+            built.before_each_call(torch.compiler.cudagraph_mark_step_begin)
         before, skips = frames_compiled(), Skips()
         try:
             with dynamo_errors(), skips.noted():
@@ -104,10 +104,3 @@ def _shown(value: str | Mapping[str, bool]) -> str:
     if isinstance(value, str):
         return json.dumps(value)
     return "{" + ", ".join(f"{json.dumps(name)}: {flag}" for name, flag in value.items()) + "}"
-
-
-def _mark_step() -> None:
-    """Tell the graphs that results of the call before are not needed any more."""
-    mark = getattr(torch.compiler, "cudagraph_mark_step_begin", None)
-    if mark is not None:
-        mark()
