@@ -59,6 +59,10 @@ class Table:
         """These rows only, in this order."""
         return replace(self, **{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
+    def in_order(self) -> Self:
+        """By start, then the longer first, then as they stand."""
+        return self.take(np.lexsort((-self.end_ns, self.start_ns)))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans(Table):
@@ -73,8 +77,7 @@ def together(tables: Sequence[Spans]) -> Spans:
         np.concatenate([getattr(table, column.name) for table in tables])
         for column in fields(Spans)
     )
-    spans = Spans(*columns)
-    return spans.take(np.lexsort((-spans.end_ns, spans.start_ns)))
+    return Spans(*columns).in_order()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -166,9 +166,7 @@ def test_steps_of_2021_are_steps_and_no_operators() -> None:
     assert len(builder.trace().operators) == 60
 
 
-def test_a_pipe_is_read_and_one_that_nobody_feeds_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_is_read(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     content = gzip.compress(json.dumps({"traceEvents": events()}).encode())
@@ -176,9 +174,6 @@ def test_a_pipe_is_read_and_one_that_nobody_feeds_is_a_sentence(
     writer.start()
     assert len(read_trace(pipe).device_events) == 200
     writer.join()
-    monkeypatch.setattr(blocks, "LONGEST_SILENCE_S", 0.1)
-    with pytest.raises(UsageError, match="Nothing was written into the pipe"):
-        read_trace(pipe)
 
 
 @given(st.recursive(

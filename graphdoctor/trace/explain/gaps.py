@@ -211,9 +211,9 @@ def whole_span(trace: Trace, device: int) -> Window:
     return (int(events.start_ns.min()), int(events.end_ns.max())) if len(events) else (0, 0)
 
 
-def lanes(trace: Trace, *, device: int | None = None) -> Lanes:
-    """Explain the idle time of one device; None takes the one with the most events."""
-    device = busiest_device(trace) if device is None else device
+def lanes(trace: Trace) -> Lanes:
+    """Explain the idle time of the device with the most events."""
+    device = busiest_device(trace)
     return lanes_in(trace, device, [whole_span(trace, device)])
 
 

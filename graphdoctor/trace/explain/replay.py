@@ -299,8 +299,7 @@ def replay_of(
         actual_us=actual_ns(launches, max(int(launches.following[-1]), device_end) - warm_up) / 1e3,
         device_end_us=actual_ns(launches, device_end - warm_up) / 1e3,
     )
-    lost = _lost_at_first(trace, device, found, window, launches)
-    return made if lost is None else _with_lost(made, lost)
+    return _with_lost(made, trace, device, found, window[0], launches)
 
 
 def _device_side(
@@ -331,51 +330,34 @@ def _device_side(
     return busy, gap, inner, nodes, np.maximum.accumulate(last)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """The work at the beginning whose launches the profiler did not record, in us."""
+def _with_lost(
+    made: Replay, trace: Trace, device: int, found: Gaps, since: int, launches: Launches
+) -> Replay:
+    """The same with one more row before the first, if the first kernels `since` then have no launches.
 
-    host_us: float  # until it was launched at the latest
-    busy_us: float
-    gap_us: float
-    nodes: int
-
-
-def _lost_at_first(
-    trace: Trace, device: int, found: Gaps, window: Window, launches: Launches
-) -> _Lost | None:
-    """A profiler that starts while the device works sees kernels before it sees launches."""
+    A profiler that starts while the device works sees kernels before it sees launches. The row puts them on the device.
+    """
     rows = events_of(trace, device)
     known = np.flatnonzero(launch_of(trace)[rows] != NONE)
     events = trace.device_events.take(rows[: known[0]])
-    inside = events.start_ns >= window[0]
-    if not inside.any():
-        return None
-    begin = int(events.start_ns[inside][0])
-    reached = np.append(begin, np.maximum.accumulate(events.end_ns[inside])[:-1])
-    added = np.maximum(events.end_ns[inside] - np.maximum(events.start_ns[inside], reached), 0)
-    end = int(trace.device_events.start_ns[rows[known[0]]])
-    gap = (found.end_ns > begin) & (found.end_ns < end)
-    return _Lost(
-        host_us=max(0, begin - int(launches.since[0])) / 1e3,
-        busy_us=int(added.sum()) / 1e3,
-        gap_us=int((found.device_gap_ns + found.unattributed_ns)[gap].sum()) / 1e3,
-        nodes=int(inside.sum()),
-    )
-
-
-def _with_lost(made: Replay, lost: _Lost) -> Replay:
-    """The same with one more row before the first, which puts the lost work on the device."""
+    events = events.take(events.start_ns >= since)
+    if not len(events):
+        return made
+    begin, end = int(events.start_ns[0]), int(trace.device_events.start_ns[rows[known[0]]])
+    low, high = union(events.start_ns, events.end_ns)
+    in_lost = (found.end_ns > begin) & (found.end_ns < end)
+    lost_us = int((high - low).sum()) / 1e3
+    gap_us = int((found.device_gap_ns + found.unattributed_ns)[in_lost].sum()) / 1e3
+    launched_us = max(0, begin - int(launches.since[0])) / 1e3  # at the latest
     work = made.work
-    host = np.append(lost.host_us, work.host_us)
-    launching = max(0.0, float(host[1]) - lost.host_us)
+    host = np.append(launched_us, work.host_us)
+    launching = max(0.0, float(host[1]) - launched_us)
     host[1] = 0.0
-    busy, gap = np.append(lost.busy_us, work.busy_us), np.append(0.0, work.gap_us)
-    busy[1] = max(0.0, busy[1] - lost.busy_us)
-    gap[1] = max(0.0, gap[1] - lost.gap_us)
-    inner = np.append(lost.gap_us, work.inner_us)
-    nodes = np.append(lost.nodes, made.nodes)
-    nodes[1] -= lost.nodes
+    busy, gap = np.append(lost_us, work.busy_us), np.append(0.0, work.gap_us)
+    busy[1] = max(0.0, busy[1] - lost_us)
+    gap[1] = max(0.0, gap[1] - gap_us)
+    nodes = np.append(len(events), made.nodes)
+    nodes[1] -= len(events)
     opens = np.append(True, made.opens)
     opens[1] = False
     return replace(
@@ -386,7 +368,7 @@ def _with_lost(made: Replay, lost: _Lost) -> Replay:
             launch_us=np.append(launching, work.launch_us),
             gap_us=gap,
             busy_us=busy,
-            inner_us=inner,
+            inner_us=np.append(gap_us, work.inner_us),
             puts=np.append(True, work.puts),
             waits=np.append(False, work.waits),
         ),

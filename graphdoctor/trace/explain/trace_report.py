@@ -18,7 +18,7 @@ from graphdoctor.trace.explain.graph_use import graph_use, in_graphs
 from graphdoctor.trace.explain.graphed_steps import predict_from_trace
 from graphdoctor.trace.explain.hosts import line_costs, operator_costs, outermost_waits, sync_costs
 from graphdoctor.trace.explain.queue import launch_totals, queue
-from graphdoctor.trace.explain.verdict import doubts, judge_trace
+from graphdoctor.trace.explain.verdict import doubts, judge_trace, of_warm_up
 from graphdoctor.trace.intervals import NONE, Window, inside, window_of
 from graphdoctor.trace.join import launch_of, operator_nesting
 from graphdoctor.trace.read.remote import TracePath
@@ -200,6 +200,7 @@ def explain_trace(trace: Trace, file: TracePath, options: TraceOptions = _AS_IT_
         steps=len(windows),
         graph_share=own.graph_kernel_share,
     )
+    judged = of_warm_up(judged, times, prediction)
     judged = occupied(judged, work, times.span_ns / 1e3 / len(windows))
     return TraceReport(
         **structs.asdict(own),
@@ -212,7 +213,7 @@ def explain_trace(trace: Trace, file: TracePath, options: TraceOptions = _AS_IT_
         events=trace.events,
         step_basis=steps.basis,
         steps_counted=len(steps.counted),
-        steps=tuple(_step_time(trace, device, steps, found)),
+        steps=tuple(_step_time(steps, found)),
         devices=(own, *_other_devices(trace, device)),
         prediction=prediction,
         no_prediction=predicted if isinstance(predicted, str) else "",
@@ -355,7 +356,7 @@ def _device_time(trace: Trace, device: int, windows: Sequence[Window], times: La
     )
 
 
-def _step_time(trace: Trace, device: int, steps: Steps, found: Gaps) -> list[StepTime]:
+def _step_time(steps: Steps, found: Gaps) -> list[StepTime]:
     place = window_of(found.end_ns, [step.window for step in steps.all], closed="right")
     idle = np.zeros(len(steps.all), np.int64)
     cold = np.zeros(len(steps.all), np.int64)

@@ -44,7 +44,7 @@ def doubts(trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes) -
     windows = steps.windows
     return (
         *_cold_starts(trace, steps, times, found),
-        *_lost(trace, rows, steps, times),
+        *_lost(trace, steps, times),
         *_graph_doubts(trace, rows, steps),
         *_queued(found, windows, times),
         *_full_queue(trace, device, steps),
@@ -78,7 +78,7 @@ def _cold_starts(trace: Trace, steps: Steps, times: Lanes, found: Gaps) -> Itera
     )
 
 
-def _lost(trace: Trace, rows: Ints, steps: Steps, times: Lanes) -> Iterator[Doubt]:
+def _lost(trace: Trace, steps: Steps, times: Lanes) -> Iterator[Doubt]:
     missing = times.events - times.joined
     if times.events and missing / times.events > _MUCH:
         yield Doubt(
@@ -226,28 +226,6 @@ def judge_trace(
 
     `steps` is how many steps `times` are of, `graph_share` which share of the kernels runs in CUDA graphs already.
     """
-    judged = _judged(times, predicted, doubts, syncs, did, steps, graph_share)
-    warm_up = times.warm_up_ns / (times.span_ns + times.warm_up_ns or 1)
-    if warm_up <= _MOST or (predicted is not None and judged.verdict in _OF_STEADY_STEPS):
-        return judged
-    return Judgement(
-        "host-bound",
-        f"Warm-up takes {warm_up:.0%} of the recorded time: the first calls of kernels and libraries load code, tune"
-        " and allocate. No graph removes that, and a steady step does not have it.",
-        PROFILE_LATER,
-        judged.confidence,
-    )
-
-
-def _judged(
-    times: Lanes,
-    predicted: TracePrediction | None,
-    doubts: Sequence[Doubt],
-    syncs: Sequence[SyncCost],
-    did: Doings,
-    steps: int,
-    graph_share: float,
-) -> Judgement:
     confidence = _confidence(times, predicted, doubts)
     unclear = _why_unclear(times, doubts)
     if unclear:
@@ -277,6 +255,20 @@ def _judged(
     if verdict in ("launch-bound", "mixed"):
         reason += _largest(did)
     return Judgement(verdict, reason, advice, confidence)
+
+
+def of_warm_up(judged: Judgement, times: Lanes, predicted: TracePrediction | None) -> Judgement:
+    """The judgement, unless the trace is mostly cold starts and shows no steady step."""
+    warm_up = times.warm_up_ns / (times.span_ns + times.warm_up_ns or 1)
+    if warm_up <= _MOST or (predicted is not None and judged.verdict in _OF_STEADY_STEPS):
+        return judged
+    return Judgement(
+        "host-bound",
+        f"Warm-up takes {warm_up:.0%} of the recorded time: the first calls of kernels and libraries load code, tune"
+        " and allocate. No graph removes that, and a steady step does not have it.",
+        PROFILE_LATER,
+        judged.confidence,
+    )
 
 
 def _blocked(times: Lanes, syncs: Sequence[SyncCost], steps: int) -> str:

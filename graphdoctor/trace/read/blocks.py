@@ -1,16 +1,12 @@
-"""Read a trace file, plain or packed, a pipe or standard input in blocks of bounded size."""
+"""Read a trace file, plain or packed, or standard input in blocks of bounded size."""
 
 from __future__ import annotations
 
 import lzma
-import os
-import select
-import stat
 import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 from graphdoctor.trace.read.remote import (
@@ -25,7 +21,6 @@ from graphdoctor.values.errors import UsageError
 
 BLOCK_BYTES = 2 << 20
 STDIN = "-"
-LONGEST_SILENCE_S = 20.0  # of a pipe
 _GZIP_MAGIC = b"\x1f\x8b"
 _SMALL_STEP = 256
 _DAMAGE = (EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile)
@@ -42,8 +37,6 @@ def blocks(path: TracePath) -> Iterator[bytes]:
             yield from _content(_by_fsspec(path))
         elif str(path) == STDIN:
             yield from _content(_read_in_blocks(sys.stdin.buffer))
-        elif stat.S_ISFIFO(path.stat().st_mode):
-            yield from _content(_piped(path))
         else:
             with path.open("rb") as file:
                 yield from _content(_read_in_blocks(file))
@@ -98,25 +91,6 @@ def _read_in_blocks(file: BinaryIO) -> Iterator[bytes]:
     buffer = bytearray(BLOCK_BYTES)
     while length := file.readinto(buffer):  # type: ignore[attr-defined]
         yield memoryview(buffer)[:length]  # type: ignore[misc]
-
-
-def _piped(path: Path) -> Iterator[bytes]:
-    """What is written into a pipe; UsageError where nobody writes."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    waiting = select.poll()
-    waiting.register(handle, select.POLLIN)
-    try:
-        while True:
-            if not waiting.poll(LONGEST_SILENCE_S * 1000):
-                raise UsageError(
-                    f"Nothing was written into the pipe {path} for {LONGEST_SILENCE_S:.0f} s."
-                )
-            block = os.read(handle, BLOCK_BYTES)
-            if not block:
-                return
-            yield block
-    finally:
-        os.close(handle)
 
 
 def _content(source: Iterator[bytes]) -> Iterator[bytes]:

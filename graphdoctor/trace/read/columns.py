@@ -187,12 +187,11 @@ def _numbered(numbers: _Numbers, keys: Sequence[Hashable]) -> Ints:
 def _memory_columns(events: Sequence[Any]) -> list[Ints]:
     """Bytes, what the allocator holds then, and the device: -1 for the host's memory (type 0)."""
     args = [event.args for event in events if event.args is not None]
-    devices = [whole(arg.memory_device) if arg.memory_kind not in (0, None) else -1 for arg in args]
     return [
-        np.array([whole(arg.block) for arg in args], np.int64),
-        np.array([whole(arg.allocated) for arg in args], np.int64),
-        np.array([whole(arg.reserved) for arg in args], np.int64),
-        np.array(devices, np.int64),
+        integers([arg.block for arg in args]),
+        integers([arg.allocated for arg in args]),
+        integers([arg.reserved for arg in args]),
+        integers([arg.memory_device if arg.memory_kind not in (0, None) else -1 for arg in args]),
     ]
 
 
@@ -233,36 +232,28 @@ _LARGEST = 2**62  # no counter reaches it
 def correlations(args: Sequence[Any]) -> Ints:
     """The ids that join calls and kernels; -1 where there is none."""
     values = [NO_CORRELATION if arg is None else arg.correlation for arg in args]
-    try:
-        return np.fromiter(values, np.int64, len(values))
-    except (TypeError, OverflowError):
-        pass
-    is_known = [isinstance(value, int) and abs(value) < _LARGEST for value in values]
-    return np.where(is_known, np.where(is_known, values, 0), NO_CORRELATION).astype(np.int64)
+    return integers(values, NO_CORRELATION)
 
 
-def whole(value: Any) -> int:
-    """A whole number; 0 for anything else, and for what no counter reaches."""
-    return value if isinstance(value, int) and abs(value) < _LARGEST else 0
+def integers(values: list[Any], missing: int = 0) -> Ints:
+    """Whole numbers, `missing` for what is none and for what no counter reaches.
 
-
-def integers(values: list[Any]) -> Ints:
-    """Whole numbers; one by one only where a writer wrote something else."""
+    They are looked at one by one only where a writer wrote something else.
+    """
     try:
         return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
-        return np.array([_integer(value) for value in values], np.int64)
+        return np.array([_integer(value, missing) for value in values], np.int64)
 
 
-def _integer(value: float | str | None) -> int:
-    """0 for what is no number, and for what no counter reaches."""
+def _integer(value: float | str | None, missing: int) -> int:
     if value is None:
-        return 0
+        return missing
     try:
         number = int(value)
-    except (ValueError, OverflowError):
-        return 0
-    return number if abs(number) < _LARGEST else 0
+    except (TypeError, ValueError, OverflowError):
+        return missing
+    return number if abs(number) < _LARGEST else missing
 
 
 def ns(values: Sequence[int | float | Decimal]) -> tuple[Ints, int]:

@@ -104,12 +104,11 @@ class _Export:
             self._device_columns(_FILLS, "memset", (), lambda key: "Memset (Device)"),
             self._graphs(),
         ]
-        events = DeviceEvents(
-            *_ordered([np.concatenate(columns) for columns in zip(*parts, strict=True)])
-        )
+        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        events = DeviceEvents(*columns).in_order()
         threads: dict[int, int] = {}
-        calls = Calls(*_ordered(self._calls(threads)))
-        ranges = Spans(*_ordered(self._ranges(threads)))
+        calls = Calls(*self._calls(threads)).in_order()
+        ranges = Spans(*self._ranges(threads)).in_order()
         names = tuple(self._names)
         is_operator = np.array([bool(_OPERATOR.match(name)) for name in names], np.bool_)
         are_operators = is_operator[ranges.name] if len(ranges) else np.zeros(0, np.bool_)
@@ -276,9 +275,3 @@ def _range_name(text: str) -> str:
 
 def _places(keys: Ints, numbers: dict[int, int]) -> Ints:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys.tolist()], np.int64)
-
-
-def _ordered(columns: list[Ints]) -> list[Ints]:
-    """By start, then the longer first."""
-    order = np.lexsort((-columns[2], columns[1]))
-    return [column[order] for column in columns]
