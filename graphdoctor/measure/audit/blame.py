@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from keyword import iskeyword
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
@@ -102,26 +103,14 @@ def smallest_script(
     return _Script(program).text()
 
 
-class _ScriptGraph:
-    """The graph that a script has made so far, among the script's names."""
-
-    def __init__(self, names: dict[str, Any]) -> None:
-        self._names = names
-
-    def reset(self) -> None:
-        """Give the graph back, if there is one."""
-        graph = self._names.get("graph")
-        if graph is not None:
-            graph.reset()
-
-
 def shows_difference(script: str) -> bool:
     """Whether a script runs here and finds that its replay differs from eager."""
     names: dict[str, Any] = {"__name__": "graphdoctor_blame"}
+    made = SimpleNamespace(reset=lambda: "graph" in names and names["graph"].reset())
     drawn = torch.get_rng_state(), generator_state()
     try:
         with (
-            device_usable_after_failure(_ScriptGraph(names)),
+            device_usable_after_failure(made),
             no_collection(),
             torch.no_grad(),
             redirect_stdout(StringIO()),

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-import networkx
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
@@ -132,16 +131,14 @@ class Operators:
 
     def needed_by(self, last: int) -> list[int]:
         """The operators that are run and that one depends on, and it, in order."""
-        depends: Any = networkx.DiGraph()
-        depends.add_node(last)
-        writers: dict[int, int] = {}
-        for index in self.run:
+        needed, found = set[int](), list[int]()
+        for index in reversed([each for each in self.run if each <= last]):
             each = self.all[index]
             fills = {memory.number for memory in each.fills}
-            writers_of = {writers[number] for number in each.reads | fills if number in writers}
-            depends.add_edges_from((writer, index) for writer in writers_of)
-            writers.update(dict.fromkeys(fills, index))
-        return sorted({last, *networkx.ancestors(depends, last)})
+            if index == last or not fills.isdisjoint(needed):
+                needed |= each.reads | fills
+                found.append(index)
+        return found[::-1]
 
 
 class OperatorRecorder(Observer):

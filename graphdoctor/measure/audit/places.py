@@ -433,14 +433,6 @@ def _assigned(code: CodeType) -> dict[str, ast.expr]:
     return known[1]
 
 
-class HeldTensor(NamedTuple):
-    """A tensor of the program. Without a place it can be named, and not be read again."""
-
-    tensor: torch.Tensor
-    place: Place | None
-    text: str
-
-
 class Holder(NamedTuple):
     """What led to a tensor when a capture began; it keeps nothing alive. `geometry` is None of no plain tensor."""
 
@@ -451,10 +443,10 @@ class Holder(NamedTuple):
 
 def tensors_of_program(
     frames: Sequence[FrameType], roots: Mapping[str, object]
-) -> Iterator[HeldTensor]:
-    """All tensors that variables of the frames and roots lead to, each as often as it is found.
+) -> Iterator[tuple[torch.Tensor, Place | None, str]]:
+    """All tensors that variables of the frames and roots lead to, each as often as it is found, with its name.
 
-    Has to run without modes.
+    Without a place it cannot be read again. Has to run without modes.
     """
     for frame in frames:
         variables = variables_of(frame)
@@ -465,10 +457,10 @@ def tensors_of_program(
                 if isinstance(held, torch.Tensor):
                     text = _text("", steps)
                     place = Place(root, steps if is_global else steps[1:], text)
-                    yield HeldTensor(held, place, text)
+                    yield held, place, text
     for path, value, _ in Walk({**roots, **roots_of(frames)}, with_empty=False):
         if isinstance(value, torch.Tensor):
-            yield HeldTensor(value, None, str(path))
+            yield value, None, str(path)
             continue
         attributes = getattr(value, "__dict__", None)
         if isinstance(value, type) or not isinstance(attributes, dict):
@@ -483,7 +475,7 @@ def tensors_of_program(
                 for steps, held in _held(entry, (name,)) if name not in _ENTRIES else ():
                     if isinstance(held, torch.Tensor):
                         text = _text(str(path), steps)
-                        yield HeldTensor(held, Place(owner, steps, text), text)
+                        yield held, Place(owner, steps, text), text
 
 
 def is_modules(place: Place) -> bool:

@@ -152,7 +152,7 @@ def new_tensors(
                     continue
                 if any(_has_room(each, now) for each in copied):
                     continue
-                if not any(_is_equal(_rows(tensor, now), now) for _, tensor in alike):
+                if not any(_is_equal(tensor, now) for _, tensor in alike):
                     caller = locate_from(frame.f_back).location
                     yield NewTensor(alike[0][0], None, name, now, caller)
 
@@ -176,15 +176,11 @@ def _has_room(buffer: torch.Tensor, new: torch.Tensor) -> bool:
     return buffer.shape[1:] == new.shape[1:] and len(buffer) >= len(new)
 
 
-def _rows(buffer: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    with plain_torch():
-        return buffer[: len(new)] if new.dim() else buffer
-
-
-def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _is_equal(buffer: torch.Tensor, new: torch.Tensor) -> bool:
     """Whether a replay reads the right values, however they came there."""
     with plain_torch():
-        return one.device == other.device and torch.equal(one, other)
+        part = buffer[: len(new)] if new.dim() else buffer
+        return part.device == new.device and torch.equal(part, new)
 
 
 def _tensors_in(value: object) -> Iterator[torch.Tensor]:
