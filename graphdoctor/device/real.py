@@ -84,16 +84,22 @@ def private_pools() -> list[range]:
 
 
 def own_memory() -> AbstractContextManager[object]:
-    """Give new tensors memory that nobody else frees, if the allocator is torch's own."""
-    if torch.cuda.get_allocator_backend() != "native":
-        return nullcontext()
-    pool: AbstractContextManager[object] = torch.cuda.use_mem_pool(_own_pool())
-    return pool
+    """Give new tensors memory that nobody else frees, if torch's own allocator can."""
+    pool = _own_pool() if torch.cuda.get_allocator_backend() == "native" else None
+    return nullcontext() if pool is None else torch.cuda.use_mem_pool(pool)
 
 
 @cache
 def _own_pool() -> Any:
-    return torch.cuda.MemPool()
+    pool = torch.cuda.MemPool()
+    try:
+        with torch.cuda.use_mem_pool(pool):
+            torch.empty(1, device="cuda")
+    except (
+        RuntimeError
+    ):  # some versions of torch refuse a pool of expandable segments (pytorch#148378)
+        return None
+    return pool
 
 
 def reserved_memory(address: int, size: int, device: torch.device) -> torch.UntypedStorage | None:
