@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
+from tests.support.captured_models import in_eager_and_captured
 
 CALLS = 14
 Loop = Callable[[Callable[[Any], Any]], tuple[list[float], list[torch.Tensor]]]
@@ -380,36 +380,18 @@ def limits_of_an_environment(
     ],
 )
 def test_a_captured_step_trains_as_eager_does(loop: Loop, replays: int) -> None:
-    made: list[Any] = []
-
-    def captured(step: Any) -> Any:
-        made.append(graphdoctor.capture(step))
-        return made[0]
-
     with EmulatedDevice():
-        torch.manual_seed(0)
-        losses, weights = loop(lambda step: step)
-        torch.manual_seed(0)
-        found, trained = loop(captured)
+        (losses, weights), (found, trained), step = in_eager_and_captured(loop)
         # Capturable and fused optimizers round otherwise than their defaults.
         assert found == pytest.approx(losses, rel=2e-4, abs=1e-5)
         for weight, other in zip(weights, trained, strict=True):
             torch.testing.assert_close(other, weight, rtol=2e-3, atol=2e-5)
-        assert made[0].replayed >= replays, made[0].explain()
+        assert step.replayed >= replays, step.explain()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("loop", [a_sample_that_is_kept, results_in_attributes, hidden_state])
 def test_a_captured_step_trains_as_eager_does_on_a_gpu(loop: Loop) -> None:
-    made: list[Any] = []
-
-    def captured(step: Any) -> Any:
-        made.append(graphdoctor.capture(step))
-        return made[0]
-
-    torch.manual_seed(0)
-    losses, _ = loop(lambda step: step)
-    torch.manual_seed(0)
-    found, _ = loop(captured)
+    (losses, _), (found, _), step = in_eager_and_captured(loop)
     assert found == pytest.approx(losses, rel=2e-4, abs=1e-5)
-    assert made[0].replayed >= 11, made[0].explain()
+    assert step.replayed >= 11, step.explain()

@@ -13,6 +13,7 @@ from torch import nn
 
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
+from tests.support.captured_models import in_eager_and_captured
 
 Found = tuple[list[torch.Tensor], nn.Module]
 Wrap = Callable[[Any], Any]
@@ -345,23 +346,14 @@ def a_float_is_no_tensor(wrap: Wrap) -> Found:
 def test_what_changes_between_steps_is_as_in_eager(
     loop: Callable[[Wrap], Found], replays: int
 ) -> None:
-    made: list[Any] = []
-
-    def captured(step: Any) -> Any:
-        made.append(graphdoctor.capture(step))
-        return made[0]
-
     with EmulatedDevice():
-        torch.manual_seed(0)
-        expected, model = loop(lambda step: step)
-        torch.manual_seed(0)
-        found, trained = loop(captured)
+        (expected, model), (found, trained), step = in_eager_and_captured(loop)
         # Capturable and fused optimizers round otherwise than their defaults.
         for one, other in zip(expected, found, strict=True):
             torch.testing.assert_close(other, one, rtol=2e-4, atol=1e-5)
         for weight, other in zip(model.parameters(), trained.parameters(), strict=True):
             torch.testing.assert_close(other, weight, rtol=2e-3, atol=2e-5)
-    assert made[0].replayed == replays, made[0].explain()
+    assert step.replayed == replays, step.explain()
 
 
 def test_evaluation_between_steps_is_as_in_eager() -> None:

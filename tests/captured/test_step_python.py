@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-import graphdoctor
 from graphdoctor.captured.step_python import PythonPart, Unsupported, python_part
 from graphdoctor.device.emulated import EmulatedDevice
+from tests.support.captured_models import in_eager_and_captured
 
 Wrap = Callable[[Any], Any]
 Found = tuple[list[torch.Tensor], nn.Module, object]
@@ -204,23 +204,16 @@ def rate_is_returned(wrap: Wrap) -> Found:
 def test_the_python_of_a_step_runs_once_for_each_call(
     loop: Callable[[Wrap], Found], replays: int
 ) -> None:
-    made: list[Any] = []
-
-    def captured(step: Any) -> Any:
-        made.append(graphdoctor.capture(step))
-        return made[0]
-
     with EmulatedDevice():
-        torch.manual_seed(0)
-        expected, model, numbers = loop(lambda step: step)
-        torch.manual_seed(0)
-        found, trained, numbers_found = loop(captured)
+        eager, captured, step = in_eager_and_captured(loop)
+        expected, model, numbers = eager
+        found, trained, numbers_found = captured
         for one, other in zip(expected, found, strict=True):
             torch.testing.assert_close(other, one.detach(), rtol=1e-5, atol=1e-6)
         for weight, other in zip(model.parameters(), trained.parameters(), strict=True):
             torch.testing.assert_close(other, weight, rtol=1e-5, atol=1e-6)
     assert numbers_found == numbers
-    assert made[0].replayed == replays, made[0].explain()
+    assert step.replayed == replays, step.explain()
 
 
 def test_a_step_without_numbers_of_its_own_has_no_python_part() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import namedtuple
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import graphdoctor
 from graphdoctor.captured.module import behind
 from graphdoctor.device.emulated import EmulatedDevice
 
+Found = TypeVar("Found")
 Pair = namedtuple("Pair", "first second")
 
 
@@ -106,3 +108,19 @@ def fast(model: Any) -> Any:
 
 def why(fast: Any) -> str:
     return next(reversed(fast.fallbacks))
+
+
+def in_eager_and_captured(
+    loop: Callable[[Callable[[Any], Any]], Found],
+) -> tuple[Found, Found, Any]:
+    """What a loop finds with its step as it is and captured, from equal generators, and the captured step."""
+    made: list[Any] = []
+
+    def captured(step: Any) -> Any:
+        made.append(graphdoctor.capture(step))
+        return made[0]
+
+    torch.manual_seed(0)
+    expected = loop(lambda step: step)
+    torch.manual_seed(0)
+    return expected, loop(captured), made[0]
