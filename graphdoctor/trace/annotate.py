@@ -101,10 +101,10 @@ def _content(source: TracePath, events: Sequence[str]) -> Iterator[bytes]:
     for part in split(blocks(source), str(source)):
         content = part.content
         if part.kind == "header":
-            yield header_without(content)
+            yield _without_environment(content, after=_CLOSING)
             continue
         if part.kind == "end" and (end := structure(content).list_end) is not None:
-            content = content[:end] + trailer_without(content[end:])
+            content = content[:end] + _without_environment(content[end:], before=_OPENING)
         if is_first:
             yield (b"[" if part.is_list else b"") + b"\n  " + added
             is_first = False
@@ -188,27 +188,18 @@ _LEFT_OUT = "left out by graphdoctor"
 _OPENING, _CLOSING = b'{"traceEvents":[', b"]}"
 
 
-def header_without(content: bytes) -> bytes:
-    """A file's beginning, up to its events, which is given back as it is where it tells no environment."""
+def _without_environment(content: bytes, before: bytes = b"", after: bytes = b"") -> bytes:
+    """A part of a file, which `before` and `after` make a whole; given back as it is where it tells no environment.
+
+    What cannot be read cannot be told from a secret, and is left out whole.
+    """
     if not _MENTIONED.search(content):
         return content
-    return _rewritten(content + _CLOSING).removesuffix(_CLOSING)
-
-
-def trailer_without(content: bytes) -> bytes:
-    """The same of what follows the last event, from the end of the list on."""
-    if not _MENTIONED.search(content):
-        return content
-    return _rewritten(_OPENING + content).removeprefix(_OPENING)
-
-
-def _rewritten(text: bytes) -> bytes:
-    """What cannot be read cannot be told from a secret, and is left out whole."""
     try:
-        found = msgspec.json.decode(text)
+        found = msgspec.json.decode(before + content + after)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         found = {"traceEvents": []}
-    return msgspec.json.encode(_without(found))
+    return msgspec.json.encode(_without(found)).removeprefix(before).removesuffix(after)
 
 
 def _without(value: Any) -> Any:

@@ -10,7 +10,7 @@ from graphdoctor.estimate.two_lanes import run
 from graphdoctor.trace import Lanes, Trace
 from graphdoctor.trace.explain.gaps import busiest_device, gaps, lanes_in
 from graphdoctor.trace.explain.graphed_steps import factors_of, predict_from_trace
-from graphdoctor.trace.explain.replay import replay_of
+from graphdoctor.trace.explain.replay import Replay, replay_of
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.figures import Range
@@ -31,17 +31,18 @@ def estimate_from_trace(trace: Trace, wall_us: float, profile: DeviceProfile) ->
         raise UsageError("The trace has no kernels: profile the step on a GPU, with CUDA activity.")
     device = busiest_device(trace)
     steps = find_steps(trace, device)
-    times = lanes_in(trace, device, steps.windows)
-    predicted = predict_from_trace(trace, device, steps, profile=profile, wall_us=wall_us)
+    idle = gaps(trace, device)
+    times = lanes_in(trace, device, steps.windows, idle)
+    predicted = predict_from_trace(trace, device, steps, idle, profile=profile, wall_us=wall_us)
     found = None if isinstance(predicted, str) else predicted
     busy = times.busy_ns / 1e3 / len(steps.counted)
     names = trace.about.device_names
-    host = _host_us(trace, device, steps, profile, wall_us)
+    replay = replay_of(trace, device, steps.counted, idle, profile)
     return Estimate(
         gpu=names[0] if names else profile.title,
         basis="measured",
         launches=round(times.launches / len(steps.counted)),
-        host_us=host,
+        host_us=(Range(0.0, 0.0, wall_us) if replay is None else _host_us(trace, replay, wall_us)),
         device_busy_us=Range.exact(busy),
         eager_us=Range.exact(wall_us),
         graph_us=found.graph_us if found is not None else Range(busy, wall_us, wall_us),
@@ -62,13 +63,8 @@ def estimate_from_trace(trace: Trace, wall_us: float, profile: DeviceProfile) ->
     )
 
 
-def _host_us(
-    trace: Trace, device: int, steps: Steps, profile: DeviceProfile, wall_us: float
-) -> Range:
+def _host_us(trace: Trace, replay: Replay, wall_us: float) -> Range:
     """The host's work in one step, with the profiler's slowness taken out."""
-    replay = replay_of(trace, device, steps.counted, gaps(trace, device), profile)
-    if replay is None:
-        return Range(0.0, 0.0, wall_us)
     factors = factors_of(trace.about, replay, wall_us), factors_of(trace.about, replay, None)
     values = [
         min(wall_us, run(replay.without_profiler(factor)).host_us / replay.steps)

@@ -14,7 +14,7 @@ from graphdoctor.estimate.ranges import around
 from graphdoctor.estimate.two_lanes import Floats, Laid, Mask, Work, run
 from graphdoctor.trace import Lanes, Trace
 from graphdoctor.trace.arrays import About, Ints, median
-from graphdoctor.trace.explain.gaps import Gaps, gaps, lanes_in
+from graphdoctor.trace.explain.gaps import Gaps, lanes_in
 from graphdoctor.trace.explain.replay import Replay, replay_of
 from graphdoctor.trace.explain.warm_up import PROFILE_LATER, is_warm_up
 from graphdoctor.trace.steps import Steps
@@ -181,17 +181,16 @@ def predict_from_trace(
     trace: Trace,
     device: int,
     steps: Steps,
+    found: Gaps,
     *,
     profile: DeviceProfile,
-    wall_us: float | None = None,
-    found: Gaps | None = None,
+    wall_us: float | None,
 ) -> TracePrediction | str:
     """What one step takes without a profiler, and with graphs; else a sentence why nobody can tell.
 
     `wall_us`: one step without a profiler, > 0, from the host's point of view. Without it the time
     from the first launch to the last end is what is predicted.
     """
-    found = gaps(trace, device) if found is None else found
     replay = replay_of(trace, device, steps.counted, found, profile)
     if replay is None:
         return "None of the kernels has a launch in the trace, so nothing is predicted."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -349,38 +350,33 @@ def _with_lost(
     lost_us = int((high - low).sum()) / 1e3
     gap_us = int((found.device_gap_ns + found.unattributed_ns)[in_lost].sum()) / 1e3
     launched_us = max(0, begin - int(launches.since[0])) / 1e3  # at the latest
-    work = made.work
-    host = np.append(launched_us, work.host_us)
-    launching = max(0.0, float(host[1]) - launched_us)
-    host[1] = 0.0
-    busy, gap = np.append(lost_us, work.busy_us), np.append(0.0, work.gap_us)
-    busy[1] = max(0.0, busy[1] - lost_us)
-    gap[1] = max(0.0, gap[1] - gap_us)
-    nodes = np.append(len(events), made.nodes)
-    nodes[1] -= len(events)
-    opens = np.append(True, made.opens)
-    opens[1] = False
-    return replace(
-        made,
-        work=replace(
-            work,
-            host_us=host,
-            launch_us=np.append(launching, work.launch_us),
-            gap_us=gap,
-            busy_us=busy,
-            inner_us=np.append(gap_us, work.inner_us),
-            puts=np.append(True, work.puts),
-            waits=np.append(False, work.waits),
-        ),
-        fixed_us=np.append(0.0, made.fixed_us),
-        elsewhere_us=np.append(0.0, made.elsewhere_us),
-        events=np.append(1, made.events),
-        step=np.append(made.step[:1], made.step),
-        nodes=nodes,
-        in_graph=np.append(False, made.in_graph),
-        is_upload=np.append(False, made.is_upload),
-        opens=opens,
-    )
+    launching = max(0.0, float(made.work.host_us[0]) - launched_us)
+    work = _behind(
+        made.work, host_us=launched_us, launch_us=launching, gap_us=0.0, busy_us=lost_us, inner_us=gap_us,
+        puts=True, waits=False,
+    )  # fmt: skip
+    made = _behind(
+        replace(made, work=work), fixed_us=0.0, elsewhere_us=0.0, events=1, step=int(made.step[0]),
+        nodes=len(events), in_graph=False, is_upload=False, opens=True,
+    )  # fmt: skip
+    # The second row had this work, and opened the step.
+    work.host_us[1] = 0.0
+    work.busy_us[1] = max(0.0, work.busy_us[1] - lost_us)
+    work.gap_us[1] = max(0.0, work.gap_us[1] - gap_us)
+    made.nodes[1] -= len(events)
+    made.opens[1] = False
+    return made
+
+
+_Rows = TypeVar("_Rows", Work, Replay)
+
+
+def _behind(value: _Rows, **first: float) -> _Rows:
+    """The same rows behind a first one of these figures."""
+    columns: dict[str, Any] = {
+        name: np.append(one, getattr(value, name)) for name, one in first.items()
+    }
+    return replace(value, **columns)
 
 
 def _owner(call: Ints, calls: Ints) -> Ints:

@@ -183,7 +183,7 @@ def explain_trace(trace: Trace, file: TracePath, options: TraceOptions = _AS_IT_
     profile, carried_over = _profile(_gpu(trace, device), options.gpu)
     _check_wall(options.wall_us, steps, times)
     predicted = predict_from_trace(
-        trace, device, steps, profile=profile, wall_us=options.wall_us, found=found
+        trace, device, steps, found, profile=profile, wall_us=options.wall_us
     )
     prediction = None if isinstance(predicted, str) else predicted
     syncs = sync_costs(trace, found, hosts, options.rows)
