@@ -10,12 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.cli import main
-from graphdoctor.reporters import trace_before_after
+from graphdoctor.reporters import trace_before_after, trace_html
 from graphdoctor.reporters.look import Look
 from graphdoctor.trace.explain.before_after import EVERY_ROW, compare_traces
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.values.compared_traces import TraceComparison
+from graphdoctor.values.figures import time_text
 from graphdoctor.values.trace import TraceReport
+from tests.support.parsed import Parsed
 from tests.support.schemas import schema_of
 from tests.support.traces import TraceBuilder
 
@@ -243,6 +245,9 @@ def test_the_terms_sum_to_the_step_before_and_after(host: float) -> None:
     page = " ".join(trace_before_after.render(found, Look(width=200)).split())
     assert "without the profiler; the terms sum to the step" in page
     assert f"the step: {before:,.1f} us to {after:,.1f} us" in page
+    html = " ".join(Parsed(trace_html.render(found, Look())).text.split())
+    assert "without the profiler; the terms sum to the step" in html
+    assert f"the step{time_text(before)}{time_text(after)}" in html
 
 
 def test_without_a_prediction_the_step_is_compared_as_profiled() -> None:

@@ -21,6 +21,7 @@ EVERY_ROW = 100_000
 _MOSTLY, _BUSY = 0.5, 0.9
 _RELATIVE = 0.03  # two runs of the same program differ by as much
 _WORTH = 0.002  # of a step
+_ROUNDING_US = 0.001  # times are in whole ns
 
 
 def compare_traces(before: TraceReport, after: TraceReport) -> TraceComparison:
@@ -120,7 +121,7 @@ def _terms(before: _Step, after: _Step) -> Iterator[ChangeTerm]:
     parts = [_parts_us(*before, after[0]), _parts_us(*after, before[0])]
     for name in parts[0]:
         one, other = (part[name] for part in parts)
-        if one or other:
+        if max(abs(one), abs(other)) > _ROUNDING_US:
             yield ChangeTerm(name, one, other)
 
 
