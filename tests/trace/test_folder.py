@@ -138,7 +138,9 @@ def test_side_by_side_gives_the_same_report_byte_for_byte(
     assert written(found) == serial
     assert [worker.worker for worker in found.workers] == [f"rank {number}" for number in range(4)]
     assert "w2b.json" in found.failures[0]
-    assert told == [f"read {number} of 5" for number in range(1, 6)]
+    # A busy machine adds how long the rest will take.
+    read = [text.partition(",")[0] for text in told]
+    assert read == [f"read {number} of 5" for number in range(1, 6)]
 
 
 class Fails(ThreadPoolExecutor):

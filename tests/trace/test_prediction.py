@@ -103,18 +103,25 @@ def test_a_step_that_is_slower_without_the_profiler_is_not_taken_with_high_confi
     assert ("may not be of the same step" in doubt.text) == (confidence == "medium")
 
 
-def test_nothing_is_predicted_where_the_simulation_is_off() -> None:
+@pytest.mark.parametrize(
+    ("cold_us", "sentence"),
+    [(0.0, "off their time in the trace, more than 15%"), (20_000.0, "Cold starts take most")],
+)
+def test_nothing_is_predicted_where_the_simulation_is_off(cold_us: float, sentence: str) -> None:
     """Kernels of a second thread that ran at the same time cannot be laid on one lane of the host."""
     builder = TraceBuilder()
     for step in range(3):
-        begin = step * 1000.0
-        builder.step(step, begin, 1000)
+        begin = step * 1000.0 + (cold_us if step == 2 else 0.0)
+        builder.step(step, begin, 1000 + (cold_us if step == 1 else 0.0))
+        if step == 1 and cold_us:
+            cold = builder.call("cudaLaunchKernel", begin + 960, cold_us)
+            builder.kernel(cold, begin + 970 + cold_us, 4, name="first of its kind")
         for place in range(10):
             builder.launch((begin + place * 10, 5), (begin + place * 10 + 8, 4))
         # The graph of an earlier process runs on, and the launch is logged long after its kernel.
         builder.kernel(builder.call("cudaLaunchKernel", begin + 950, 5), begin + 300, 10)
     found = explained(builder)
     assert found.prediction is None
-    assert "more than 15%" in found.no_prediction
+    assert sentence in found.no_prediction
     assert "x (" not in found.reason
     assert "not predicted" in trace_page.render(found, Look())

@@ -158,6 +158,10 @@ _TOO_FAR_OFF = (
     " stream, or lost records)."
 )
 
+_MOSTLY_COLD = (
+    "Cold starts take most of the recorded time, and the simulation of the rest is {error:+.0%} off, so nothing is"
+    f" predicted. {PROFILE_LATER}"
+)
 _WARM_UP = (
     "Most launches run their kernel for the first time, with cold starts among them, so no steady step is in this"
     f" trace and nothing is predicted. {PROFILE_LATER}"
@@ -198,12 +202,13 @@ def predict_from_trace(
         return _WARM_UP
     replay = replay if wall_us is not None else replay.without_edges()
     error = run(replay.work).span_us / replay.actual_us - 1 if replay.actual_us else 0.0
+    times = lanes_in(trace, device, steps.windows, found)
     if not abs(error) <= _LARGEST_ERROR:
-        return _TOO_FAR_OFF.format(error=error)
+        is_cold = times.warm_up_ns > times.span_ns
+        return (_MOSTLY_COLD if is_cold else _TOO_FAR_OFF).format(error=error)
     factors = factors_of(trace.about, replay, wall_us)
     cases = _laid(replay, profile, factors)
     slack, count = 1 + abs(error), replay.steps
-    times = lanes_in(trace, device, steps.windows, found)
     busy = times.busy_ns / 1e3 / count
     shrink = _Shrink.to(wall_us, cases.eager[0].span_us / count, busy)
     eager, graph, waitless = (
