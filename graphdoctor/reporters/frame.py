@@ -95,13 +95,13 @@ def _write_note(page: Page, head: str, label: str, text: str) -> None:
             page.hanging(start, " ".join(block.split()), head_style="blue")
 
 
-def code_rows(finding: Finding, label: str, *, width: int, before: int = _BEFORE) -> list[CodeRow]:
-    """The finding's line with carets and `label`, and up to `before` lines above it."""
+def code_rows(finding: Finding, label: str, *, width: int) -> list[CodeRow]:
+    """The finding's line with carets and `label`, and up to two lines above it."""
     location, excerpt = finding.location, finding.excerpt
     if location is None or excerpt is None or finding.code is None:
         return []
     index = location.line - excerpt.first_line
-    shown = excerpt.lines[max(0, index - before) : index + 1]
+    shown = excerpt.lines[max(0, index - _BEFORE) : index + 1]
     start, end = _marked(finding)
     shared = min((len(x) - len(x.lstrip()) for x in map(_spread, shown) if x), default=0)
     if start + _ROOM_FOR_CODE <= width:  # keeps the column of the code as it is in its file
