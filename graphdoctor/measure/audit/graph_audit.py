@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -348,13 +349,19 @@ class GraphAudit(GraphCounts):
                         found[number].append(Holder(geometry, place, text))
         return found
 
-    def _replay(self, method: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
-        capture = self._captures.get(graph)
-        if capture is not None:
-            self._check(graph, capture)
-            if self._verifier is not None:
-                method = self._verifier.verified(method, graph)
-        return super()._replay(method, graph, *args, **kwargs)
+    def _replays(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        if self._verifier is not None:
+            method = self._verifier.verified(method)
+        counted = super()._replays(method)
+
+        @functools.wraps(method)
+        def replay(graph: Any) -> Any:
+            capture = self._captures.get(graph)
+            if capture is not None:
+                self._check(graph, capture)
+            return counted(graph)
+
+        return replay
 
     def _check(self, graph: Any, capture: _Capture) -> None:
         replays = capture.replays

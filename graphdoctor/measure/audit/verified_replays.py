@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -203,21 +204,22 @@ class ReplayVerifier:
         self._counts["random"] += random
         self._counts["unseen"] += len(operators.all) - len(operators.run)
 
-    def verified(self, method: Callable[..., Any], graph: Any) -> Callable[..., Any]:
-        """What to call in the place of a graph's `replay`."""
-        known = self._graphs.get(graph)
-        if known is None:
-            return method
-        known.replays += 1
-        if not self._instead and not (known.operators.run and self._is_due(known)):
-            return method
+    def verified(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """What to call in the place of graphs' `replay`."""
 
-        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(method)
+        def replay(graph: Any) -> Any:
+            known = self._graphs.get(graph)
+            if known is None:
+                return method(graph)
+            known.replays += 1
             if self._instead:
-                return self._run_instead(known) or method(graph, *args, **kwargs)
+                return self._run_instead(known) or method(graph)
+            if not known.operators.run or not self._is_due(known):
+                return method(graph)
             begun_s = time.perf_counter()
             trial = self._prepare(known)
-            done = method(graph, *args, **kwargs)
+            done = method(graph)
             if trial is not None:
                 self._judge(known, trial)
             now_s = time.perf_counter()
