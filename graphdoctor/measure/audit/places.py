@@ -458,7 +458,10 @@ def tensors_of_program(
                     text = _text("", steps)
                     place = Place(root, steps if is_global else steps[1:], text)
                     yield held, place, text
-    for path, value, _ in Walk({**roots, **roots_of(frames)}, with_empty=False):
+    # Modules first: a variable's module is named by the variable, whatever else leads to it.
+    variables = {**roots, **roots_of(frames)}
+    names = sorted(variables, key=lambda name: not isinstance(variables[name], torch.nn.Module))
+    for path, value, _ in Walk({name: variables[name] for name in names}, with_empty=False):
         if isinstance(value, torch.Tensor):
             yield value, None, str(path)
             continue

@@ -145,6 +145,27 @@ def test_memory_that_goes_after_many_replays_is_reported_in_the_next(*, is_freed
     assert (stale.name, stale.replay) == ("x" if is_freed else "policy.weight", 13)
 
 
+SERVER = """
+class Server:
+    def __init__(self):
+        self.x = batch()
+        self.graph, _ = captured(self.forward)
+
+    def forward(self):
+        return net(self.x)
+
+server = Server()
+net.weight.data = net.weight.data * 2
+server.graph.replay()
+"""
+
+
+def test_a_module_of_the_file_is_named_by_its_variable() -> None:
+    namespace = {"captured": captured, "batch": batch, "net": model()}
+    (stale,) = audited(lambda: exec(SERVER, namespace)).stale_tensors
+    assert stale.name == "net.weight"
+
+
 def buffer_that_is_assigned(norm: torch.nn.BatchNorm1d) -> None:
     norm.running_mean = torch.ones(4, device="cuda")  # <- changed
 
