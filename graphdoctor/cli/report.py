@@ -9,8 +9,8 @@ from graphdoctor.cli.output import add_page_arguments, look_of, show
 
 
 class ReportCommand:
-    """Show what --json of `analyze`, `run`, `sweep`, `trace` and `watch`, or
-    `check --report json=FILE`, saved; needs no torch.
+    """Show what --json of `analyze`, `run`, `sweep`, `trace`, `watch` and `audit`,
+    or `check --report json=FILE`, saved; needs no torch.
     """
 
     name = "report"

@@ -12,8 +12,8 @@ from graphdoctor.reporters.files import check_writable, read, save
 
 
 class ViewCommand:
-    """Show a report in a browser: what --json of `analyze`, `run` and `trace`
-    saved, or a check.
+    """Show a report in a browser: what --json of `analyze`, `run`, `trace` and
+    `audit` saved, or a check.
 
     Several checks (`graphdoctor check --report json=FILE`), from the oldest on, are
     shown as the history of a repository, in curves.
