@@ -61,9 +61,7 @@ def diagnose_program(
             has_others = rank_and_count()[1] > 1  # ranks diagnose the same steps
             if left_s <= 0 and diagnosed and not has_others:
                 skipped += 1
-                return (
-                    f"The diagnosis of earlier steps used the budget of {budget_s:g} s (--budget)."
-                )
+                return f"The diagnosis of earlier steps used the budget of {budget_s:g} s."
             diagnosed += 1
             doing = f"step {diagnosed}, {target.name}"
             deadline_s = time.monotonic() + left_s
@@ -102,12 +100,14 @@ def _with_budget_note(report: ProgramReport, budget_s: float, skipped: int) -> P
     )
     missing = [f"{count_text(skipped, 'step')} not diagnosed"] if skipped else []
     if untried:
-        missing.append(f"not all strategies tried for {count_text(untried, 'step')}")
+        missing.append(
+            f"not all strategies tried that could speed up {count_text(untried, 'step')}"
+        )
     if not missing or report.ending == "interrupted":
         return report
     note = (
-        f"The diagnosis used its budget of {budget_s:g} s: {joined(missing)}. Pass more time, such as"
-        f" `--budget {-(-2 * budget_s // 60):.0f}m`."
+        f"The diagnosis took {report.diagnosis_s:.0f} s of a budget of {budget_s:g} s: {joined(missing)}."
+        f" Pass more time, such as `--budget {-(-2 * max(budget_s, report.diagnosis_s) // 60):.0f}m`."
     )
     return msgspec.structs.replace(report, notes=(*report.notes, note))
 

@@ -226,7 +226,7 @@ def _write_changes(page: Page, report: ProgramReport) -> None:
         title, headline = f"change (step {changes[0][0]})", changes[0][1]
     else:
         title, headline = "change", "; ".join(headlines) or "left out"
-    notes = [*_patch_notes(patch)]
+    notes = [*_patch_notes(patch), *_left_by_change(report.steps)]
     if not frames:
         write_frame(page, Frame(title, "bold green", headline, notes=notes))
     for index, (location, rows) in enumerate(frames):
@@ -251,6 +251,16 @@ def _patch_notes(patch: Patch) -> Iterator[tuple[str, str]]:
         yield "tried", patch.tried
     elif patch.status == "left out":
         yield "note", f"no diff: {patch.tried}"
+
+
+def _left_by_change(steps: Sequence[ProgramStep]) -> Iterator[tuple[str, str]]:
+    """The errors of changed steps that the change does not handle."""
+    for number, step in enumerate(steps, start=1):
+        if step.change and step.report is not None:
+            found = active(step.report.findings)
+            errors = {one.rule for one in found if severity_of(one) == "error"}
+            if left := sorted(errors.difference(step.cured)):
+                yield "note", f"the change leaves {joined(left)} of step {number} for you to fix"
 
 
 def of_patch(patch: Patch) -> str:

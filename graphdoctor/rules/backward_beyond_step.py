@@ -123,5 +123,5 @@ def _message(event: EarlierGraph) -> str:
     references = "reference" if " and " in kept_by else "references"
     return (
         "`backward()` uses an AccumulateGrad node of an earlier step."
-        f" {kept_by} still {references} that node."
+        f" {kept_by} still {references} that node, whose stream a capture cannot use."
     )

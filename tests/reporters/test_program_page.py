@@ -75,6 +75,13 @@ def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:
     assert fix not in second and "Keep the decision" in second
 
 
+def test_a_change_names_the_errors_that_it_leaves() -> None:
+    patch = Patch("not tried", PROGRAM.patch.diff if PROGRAM.patch else "", BASE)
+    step = replace(step_of(COMPARED), change="replay the step", cured=("GD204",))
+    page = program_page.render(replace(of_program(step), patch=patch), Look(base=BASE))
+    assert "= note: the change leaves GD101 of step 1 for you to fix\n" in page
+
+
 def test_a_change_that_was_left_out_is_headed_so_and_says_why() -> None:
     patch = Patch("left out", tried="Step 1: a schedule changes the learning rate.")
     page = program_page.render(replace(of_program(step_of(SAFE)), patch=patch), Look(base=BASE))
