@@ -12,7 +12,7 @@ from msgspec import Struct
 from graphdoctor.trace.api import is_blocking, is_graph_launch, is_memcpy, is_read
 from graphdoctor.trace.arrays import DeviceEvents, Ints, Mask, Trace, distinct, median
 from graphdoctor.trace.explain.warm_up import cold_calls, cold_ns
-from graphdoctor.trace.intervals import NONE, Window, inside, rows_by_thread
+from graphdoctor.trace.intervals import NONE, Window, inside, rows_by_thread, value_at
 from graphdoctor.trace.join import launch_of
 
 # What a driver takes from the end of a launch to the start on an idle device: up to 5 us on H100,
@@ -60,7 +60,9 @@ def gaps(trace: Trace, device: int) -> Gaps:
     later = np.flatnonzero(events.start_ns[1:] > reached[:-1]) + 1
     start, end = reached[later - 1], events.start_ns[later]
     call = launch_of(trace)[rows][later]
-    launch_start, launch_end = _of_calls(trace, call)
+    launch_start, launch_end = (
+        value_at(edge, call) for edge in (trace.calls.start_ns, trace.calls.end_ns)
+    )
     wait, waited_until = _waits(trace, events, start, call)
     free = np.minimum(end, np.maximum(start, waited_until))
     arrived = np.minimum(end, np.maximum(free, launch_start))
@@ -114,12 +116,6 @@ def _on_its_way_ns(trace: Trace, call: Ints, launch_end: Ints, start: Ints, end:
     is_graph = (call != NONE) & graphs[call] if len(graphs) else call != NONE
     found: Ints = np.where(is_graph, most * _GRAPH_TIMES, most)
     return found
-
-
-def _of_calls(trace: Trace, call: Ints) -> tuple[Ints, Ints]:
-    if not len(trace.calls):
-        return np.zeros(len(call), np.int64), np.zeros(len(call), np.int64)
-    return trace.calls.start_ns[call], trace.calls.end_ns[call]
 
 
 def waiting_calls(trace: Trace, events: DeviceEvents) -> Ints:

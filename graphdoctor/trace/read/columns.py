@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import fields
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from graphdoctor.trace.arrays import (
     NO_CORRELATION,
-    Calls,
-    DeviceEvents,
-    Exchanges,
     Ints,
-    MemoryEvents,
     Message,
-    Spans,
+    Table,
     no_ints,
 )
 from graphdoctor.trace.read.events import MEMORY, TABLES, WORK_KINDS, EventType, Instant, Unused
 
-_HOST_TABLES = ("operators", "frames", "annotations", "overheads")
+HOST_TABLES = ("operators", "frames", "annotations", "overheads")
+_Table = TypeVar("_Table", bound=Table)
 _EACH_NAME = 200  # bytes, text and table
 
 
@@ -58,7 +56,7 @@ class Columns:
         self.events = self.backwards = self.out_of_range = 0
         self._column_bytes = 0
         self._parts: dict[str, list[list[Ints]]] = {
-            table: [] for table in ("device", "calls", *_HOST_TABLES, "exchanges", "memory")
+            table: [] for table in ("device", "calls", *HOST_TABLES, "exchanges", "memory")
         }
         self._tables: dict[EventType, str] = {
             kind: TABLES.get(category, "memory" if issubclass(kind, Instant) else "")
@@ -113,7 +111,7 @@ class Columns:
         message = self._messages(args)
         nbytes = integers([0 if arg is None else arg.nbytes or 0 for arg in args])
         if len(self.messages):
-            sizes = np.array([key.nbytes for key in self._known_messages()] or [0], np.int64)
+            sizes = np.array([key.nbytes for key in self.known_messages()] or [0], np.int64)
             nbytes = np.where((message >= 0) & (nbytes == 0), sizes[message], nbytes)
         kinds = self._kinds
         return [
@@ -139,7 +137,8 @@ class Columns:
             found[place] = -1 if message is None else self.messages[message]
         return found
 
-    def _known_messages(self) -> list[Message]:
+    def known_messages(self) -> list[Message]:
+        """Of the host's calls of collectives and of kernels."""
         return [key for key in self.messages if isinstance(key, Message)]
 
     def _times(self, events: list[Any]) -> tuple[Ints, Ints]:
@@ -163,21 +162,9 @@ class Columns:
         """Process and thread, in the order of their numbers."""
         return tuple("/".join(map(str, key)) for key in self.threads if isinstance(key, tuple))
 
-    def calls(self) -> Calls:
-        return Calls(*_ordered(self._parts["calls"], 5))
-
-    def device_events(self) -> DeviceEvents:
-        return DeviceEvents(*_ordered(self._parts["device"], 3 + 7))
-
-    def exchanges(self) -> tuple[Exchanges, tuple[Message, ...]]:
-        """The host's calls of collectives, and the messages of those and of kernels."""
-        return Exchanges(*_ordered(self._parts["exchanges"], 5)), tuple(self._known_messages())
-
-    def memory(self) -> MemoryEvents:
-        return MemoryEvents(*_ordered(self._parts["memory"], 8))
-
-    def spans(self, table: str) -> Spans:
-        return Spans(*_ordered(self._parts[table], 4))
+    def table(self, name: str, kind: type[_Table]) -> _Table:
+        """The events of all runs, in order; may be asked for once."""
+        return kind(*_ordered(self._parts[name], len(fields(kind))))
 
 
 def _numbered(numbers: _Numbers, keys: Sequence[Hashable]) -> Ints:

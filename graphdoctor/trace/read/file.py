@@ -9,9 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 from graphdoctor.trace.api import is_step_mark
-from graphdoctor.trace.arrays import About, Trace, together
+from graphdoctor.trace.arrays import (
+    About,
+    Calls,
+    DeviceEvents,
+    Exchanges,
+    MemoryEvents,
+    Spans,
+    Trace,
+    together,
+)
 from graphdoctor.trace.read import blocks
-from graphdoctor.trace.read.columns import Columns
+from graphdoctor.trace.read.columns import HOST_TABLES, Columns
 from graphdoctor.trace.read.decode import Decoder, Header, end_of_list, header, is_json
 from graphdoctor.trace.read.nsight import is_database, read_nsight
 from graphdoctor.trace.read.remote import RemotePath, TracePath
@@ -179,22 +188,18 @@ class _Reader:
                 self._problems[0] if self._problems else f"{self._name} has no events{reason}."
             )
             raise UsageError(f"{problem} Nothing in it can be read; {_EXPORT_AGAIN}.")
-        exchanges, messages = columns.exchanges()
         read = Trace(
             about=_about(self._headers),
             names=columns.name_texts(),
             threads=columns.thread_labels(),
             devices=tuple(map(str, columns.devices.texts)),
             streams=tuple(map(str, columns.streams.texts)),
-            device_events=columns.device_events(),
-            calls=columns.calls(),
-            operators=columns.spans("operators"),
-            frames=columns.spans("frames"),
-            annotations=columns.spans("annotations"),
-            overheads=columns.spans("overheads"),
-            exchanges=exchanges,
-            messages=messages,
-            memory=columns.memory(),
+            device_events=columns.table("device", DeviceEvents),
+            calls=columns.table("calls", Calls),
+            exchanges=columns.table("exchanges", Exchanges),
+            messages=tuple(columns.known_messages()),
+            memory=columns.table("memory", MemoryEvents),
+            **{table: columns.table(table, Spans) for table in HOST_TABLES},
             events=columns.events,
             is_cut=self._is_cut,
             warnings=tuple(self._warnings()),
