@@ -39,7 +39,7 @@ class DeviceToHostCopy(RecordingRule):
                 if transfer.to_device or undoes_a_copy(transfer.op, iteration):
                     continue
                 if not is_list_read(transfer.op) and not _is_captured(transfer):
-                    fix = for_copy(transfer)
+                    fix = for_copy(transfer, iteration)
                     yield at_op(iteration.index, transfer.op, _message(transfer), fix=fix)
 
     @staticmethod

@@ -61,7 +61,7 @@ class HostToDeviceCopy(RecordingRule):
                     iteration.index,
                     transfer.op,
                     _message(transfer),
-                    fix=for_drawn_copy(place) or for_copy(transfer),
+                    fix=for_drawn_copy(place) or for_copy(transfer, iteration),
                     edits=as_slice(place) if transfer.hidden else made_on_gpu(place),
                 )
 

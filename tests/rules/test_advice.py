@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -173,6 +174,40 @@ def by_rows_of_cpu() -> object:
 def by_rows_of_gpu() -> object:
     rows = torch.as_tensor(torch.tensor([2, 0, 1]), device="cuda")
     return lambda x: x[rows] * 2, (cuda(4, 8),)
+
+
+def matched() -> object:
+    table = cuda(6, 4)
+
+    def step(x):
+        order = np.argsort(x.sum(1).cpu().numpy())
+        rows = torch.as_tensor(order, dtype=torch.int64)
+        return table[rows] * 2
+
+    return step, (cuda(6, 4),)
+
+
+def matched_before() -> object:
+    table = cuda(6, 4)
+    return lambda rows: table[rows] * 2, (indices(6, 6),)
+
+
+def boxes_counted() -> object:
+    def step(x):
+        boxes = sum(len(row) for row in ([1, 2], [3]))
+        boxes = torch.as_tensor([boxes], dtype=torch.float, device=x.device)
+        return x / boxes
+
+    return step, (cuda(6, 4),)
+
+
+def boxes_filled() -> object:
+    def step(x):
+        boxes = sum(len(row) for row in ([1, 2], [3]))
+        boxes = torch.full((1,), float(boxes), device=x.device)
+        return x / boxes
+
+    return step, (cuda(6, 4),)
 
 
 def zeroed() -> object:
@@ -447,7 +482,9 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
         'Move `rows` to the GPU before the step: `rows = torch.as_tensor(rows, device="cuda")`',
         by_rows_of_gpu,
     ),
+    ("GD104", matched, "end the captured region there", matched_before),
     ("GD104", zeroed, "index_fill_", zeroed_by_fill),
+    ("GD105", boxes_counted, "torch.full", boxes_filled),
     ("GD105", element, "y[0, 0].fill_(1.0)", element_filled),
     ("GD105", jagged, "Keep the padded tensor", padded),
     ("GD106", repeated, "Pass output_size=", repeated_to_a_size),

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Mapping
 
-from graphdoctor.operators import Transfer
+from graphdoctor.operators import Transfer, transfer_of
 from graphdoctor.operators.conditions import has_nested
 from graphdoctor.rules.causes.branch_points import Branch
 from graphdoctor.rules.causes.numbers import dimension_of
@@ -20,6 +20,7 @@ from graphdoctor.rules.causes.source import (
     targets_of,
     written,
 )
+from graphdoctor.rules.causes.words import place_words
 from graphdoctor.source.trees import scope_at, statements_of
 from graphdoctor.values.figures import shortened
 from graphdoctor.values.host_events import StreamSwitch
@@ -286,7 +287,7 @@ def _indexes_by_name(node: ast.AST) -> bool:
     return any(isinstance(part, (ast.Name, ast.Attribute)) for part in ast.walk(node.slice))
 
 
-def for_copy(transfer: Transfer) -> str:
+def for_copy(transfer: Transfer, iteration: Iteration) -> str:
     """Instead of a copy that a packed sequence, or indexing, makes."""
     if written(transfer.op.location, _PACKING, _PACKING):
         return _PACKED
@@ -298,11 +299,23 @@ def for_copy(transfer: Transfer) -> str:
             "Store a GPU tensor, or store the number with index_fill_, masked_fill_ or torch.where, which "
             "make no copy."
         )
-    return _for_index(transfer.op.location)
+    return _for_index(transfer.op.location, _copy_before(transfer, iteration))
 
 
-def _for_index(place: Location | None) -> str:
-    """Instead of an index on the CPU: a list on the line is constant, and a variable may change."""
+def _copy_before(transfer: Transfer, iteration: Iteration) -> Location | None:
+    """The last copy to the CPU before a tensor that the step itself makes there: it may follow from that copy."""
+    if any(one.storage == transfer.source.storage for one in iteration.externals):
+        return None
+    earlier = map(transfer_of, iteration.ops[: transfer.op.index])
+    copies = [one.op.location for one in earlier if one is not None and not one.to_device]
+    return copies[-1] if copies else None
+
+
+def _for_index(place: Location | None, copied: Location | None) -> str:
+    """Instead of an index on the CPU: a list on the line is constant, and a variable may change.
+
+    `copied` is the line whose copy to the CPU the variable may depend on, as that of a matcher does.
+    """
     statement = statement_at(place.file, place.line) if place is not None else None
     slices = (
         [n.slice for n in ast.walk(statement) if isinstance(n, ast.Subscript)] if statement else []
@@ -317,6 +330,12 @@ def _for_index(place: Location | None) -> str:
         )
     names = {ast.unparse(part) for part in parts if isinstance(part, (ast.Name, ast.Attribute))}
     name = names.pop() if len(names) == 1 else "index"
+    if copied is not None:
+        return (
+            f"If `{name}` depends on the copy to the CPU at {place_words(copied, place)}, end the captured region "
+            f"there. Capture the rest of the step as another region, which takes `{name}` as a GPU tensor. Otherwise "
+            "move it to the GPU before the step."
+        )
     return f'Move `{name}` to the GPU before the step: `{name} = torch.as_tensor({name}, device="cuda")`.'
 
 
@@ -361,7 +380,7 @@ def _takes_tensors(place: Location, iteration: Iteration) -> bool:
     bound = (
         other
         for other in statements_of(scope)
-        if other.lineno <= place.line and names & targets_of(other)
+        if other.lineno <= place.line and other is not statement and names & targets_of(other)
     )
     return any((place.file, each.lineno) in lines and not reads(each) for each in bound)
 
