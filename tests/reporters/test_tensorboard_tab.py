@@ -100,6 +100,7 @@ def test_spans_that_nest_get_rows_of_their_own(logdir: Path) -> None:
         (gzip.compress(PLAIN.replace(b"op3", b"op\x073")), 8, ""),
         (gzip.compress(PLAIN.removeprefix(b'{"traceEvents": ')[:-1]), 8, ""),
     ],
+    ids=["trailer", "packed", "plain", "control", "list"],  # gzip has the time in it
 )  # fmt: skip
 def test_trace_is_shown_as_far_as_it_goes(
     logdir: Path, content: bytes, events: int, problem: str
@@ -111,7 +112,7 @@ def test_trace_is_shown_as_far_as_it_goes(
     assert answer["problem"] == problem
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"{")])
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"{")], ids=["plain", "packed"])
 def test_broken_trace_is_a_sentence(logdir: Path, content: bytes) -> None:
     (logdir / "eager/a.perfetto.json.gz").write_bytes(content)
     answer = ask(logdir, "/trace", run="eager")
