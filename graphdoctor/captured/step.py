@@ -224,8 +224,8 @@ class CapturedStep:
             why = self._difference(graph, args, kwargs)
             if why and graph.adopts_loaded_state():
                 why = self._difference(graph, args, kwargs)
-            if why and graph.moves_momentum(self._numbers):
-                self._forget()  # all graphs are captured again, with the momentum in a tensor
+            if why and graph.moves_options(self._numbers):
+                self._forget()  # all graphs are captured again, with the option in a tensor
                 return self._without_graph(key, args, kwargs)
             if why and why not in self._counted and self._results.finds_more():
                 self._forget()  # all graphs are captured again, with these attributes as inputs

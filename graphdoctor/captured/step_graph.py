@@ -169,9 +169,9 @@ class StepGraph:
         """Take over what `load_state_dict` of the optimizers loaded; False if it does not fit."""
         return all([optimizer.adopt() for optimizer in self._optimizers])
 
-    def moves_momentum(self, numbers: Numbers) -> bool:
-        """Whether nothing changed but momenta that graphs can read from a tensor."""
-        return any([optimizer.moves_momentum(numbers) for optimizer in self._optimizers])
+    def moves_options(self, numbers: Numbers) -> bool:
+        """Whether nothing changed but options of optimizers that graphs can read from a tensor."""
+        return any([optimizer.moves_options(numbers) for optimizer in self._optimizers])
 
     def release(self) -> None:
         """Give the graph's memory back."""

@@ -12,7 +12,7 @@ import torch
 from graphdoctor.target.state.walk import Walk
 
 Group = dict[str, Any]
-_RATE, _BETAS = "lr", "betas"
+_RATE, _BETAS, _DECAY = "lr", "betas", "weight_decay"
 # These compute with a learning rate in a tensor; the others call `.item()` of it, which a capture refuses.
 _TENSOR_RATE = (torch.optim.Adam, torch.optim.AdamW)
 _MORE_DIGITS = 1 + 2**-26  # less than half of float32's last digit
@@ -63,16 +63,23 @@ class _Option(FilledNumber):
 
     @property
     def now(self) -> float:
-        """The program's current value: `lr`, or the first of `betas`."""
+        """The program's current value: a number, or the first of `betas`."""
         value = self.group[self.option]
-        return float(value if self.option == _RATE else value[0])
+        return float(value[0] if self.option == _BETAS else value)
 
     @property
     def with_tensor(self) -> object:
-        """The option as the optimizer gets it inside the step."""
-        if self.option == _RATE:
-            return self.tensor
-        return (self.tensor, *self.group[self.option][1:])
+        """The option as the optimizer gets it inside the step, which decays weights before the optimizer does."""
+        if self.option == _BETAS:
+            return (self.tensor, *self.group[self.option][1:])
+        return 0.0 if self.option == _DECAY else self.tensor
+
+    def decay(self, *_: object) -> None:
+        """Decay the weights as AdamW does, with numbers in tensors: its kernels take `weight_decay` as a number."""
+        weights = [weight for weight in self.group["params"] if weight.grad is not None]
+        if weights:
+            with torch.no_grad():
+                torch._foreach_mul_(weights, 1 - self.group[_RATE] * self.tensor)
 
 
 class Numbers:
@@ -87,6 +94,7 @@ class Numbers:
     ) -> None:
         self._is_scaled = is_scaled
         self._numbers: list[_Option] = []
+        self._decays: list[tuple[torch.optim.Optimizer, _Option]] = []
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 takes_tensor = isinstance(optimizer, _TENSOR_RATE) or group.get("fused")
@@ -109,9 +117,12 @@ class Numbers:
         before = [(n.group, n.option, n.group[n.option], n.with_tensor) for n in self._numbers]
         for group, option, _, tensor in before:
             group[option] = tensor
+        hooks = [each.register_step_pre_hook(number.decay) for each, number in self._decays]
         try:
             yield
         finally:
+            for hook in hooks:
+                hook.remove()
             for group, option, number, tensor in before:
                 if group[option] is tensor:
                     group[option] = number
@@ -135,6 +146,19 @@ class Numbers:
         if missing:
             optimizer._step_supports_amp_scaling = False
         return bool(missing)
+
+    def add_decay(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Read the weight decay of AdamW from a tensor, too, as DINO changes it in each step.
+
+        A GradScaler that skips a step on the GPU would not skip the decay. Returns whether this was possible.
+        """
+        if not isinstance(optimizer, torch.optim.AdamW) or self._is_scaled:
+            return False
+        groups = [group for group in optimizer.param_groups if group[_DECAY] and _on_gpu(group)]
+        added = [_Option(each, _DECAY) for each in groups if not self.covers(each, _DECAY)]
+        self._numbers += added
+        self._decays += [(optimizer, number) for number in added]
+        return bool(added)
 
 
 def _on_gpu(group: Group) -> bool:
@@ -168,13 +192,17 @@ class OptimizerGuard:
         if [len(group["params"]) for group in self._groups] != self._counts:
             return f"{name} has other parameters"
         if self._options_now() != self._options:
-            return f"{' and '.join(self._changed())} of {name} changed"
+            changed = self._changed()
+            why = ", which its kernels take as a number" if changed == [_DECAY] else ""
+            return f"{' and '.join(changed)} of {name} changed{why}"
         return ""
 
-    def moves_momentum(self, numbers: Numbers) -> bool:
-        """Whether only the first of its betas changed, which is read from a tensor from now on."""
+    def moves_options(self, numbers: Numbers) -> bool:
+        """Whether only the first of its betas, or its weight decay, changed: a tensor has it from now on."""
         changed = self._changed()
-        return changed == [_BETAS] and numbers.add_momentum(self._optimizer)
+        if changed == [_BETAS]:
+            return numbers.add_momentum(self._optimizer)
+        return changed == [_DECAY] and numbers.add_decay(self._optimizer)
 
     def _changed(self) -> list[str]:
         now = self._options_now()

@@ -13,6 +13,8 @@ from torch import nn
 
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.pipeline import stages
+from graphdoctor.proof.stage import prove_whole_step
 from tests.support.captured_models import in_eager_and_captured
 
 Found = tuple[list[torch.Tensor], nn.Module]
@@ -242,6 +244,22 @@ def add_share(average: nn.Module, model: nn.Module) -> None:
             slow.add_(fast, alpha=SHARE)
 
 
+def weight_decay_follows_a_schedule(wrap: Wrap) -> Found:
+    """As DINO has it: of two groups of an AdamW, one decays, with the learning rate of another schedule."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).cuda()
+    kept = {"params": [model[0].bias, model[2].bias], "weight_decay": 0.0}
+    decayed = {"params": [model[0].weight, model[2].weight]}
+    optimizer = torch.optim.AdamW([decayed, kept], lr=1e-2, weight_decay=0.1)
+    step, found = wrap(_step(model, optimizer)), []
+    for i in range(14):
+        optimizer.param_groups[0]["weight_decay"] = 0.1 + 0.2 * i
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 * (1 + i) / 14
+        found.append(step(_x(i)))
+        assert type(optimizer.param_groups[0]["weight_decay"]) is float
+    return found, model
+
+
 def a_float_that_no_tensor_replaces(wrap: Wrap) -> Found:
     """`alpha` is read on the host: calls with another value than the captured one are eager."""
     global SHARE
@@ -331,6 +349,7 @@ def a_float_is_no_tensor(wrap: Wrap) -> Found:
         (float_attributes_change, 11),
         (float_variables_change, 13),
         (a_float_that_no_tensor_replaces, 9),
+        (weight_decay_follows_a_schedule, 11),
         (a_float_attribute_is_no_tensor, 6),
         (the_caller_steps, 13),
         (the_caller_reads_gradients, 7),
@@ -374,3 +393,66 @@ def test_evaluation_between_steps_is_as_in_eager() -> None:
                 model.train()
                 twin.train()
         assert step.replayed == 9
+
+
+def _before_the_study_ends(patch: pytest.MonkeyPatch) -> None:
+    study = stages.study
+
+    def studied(*args: Any) -> Any:
+        study(*args)
+        raise KeyboardInterrupt
+
+    patch.setattr(stages, "study", studied)
+
+
+def _before_the_proof_ends(patch: pytest.MonkeyPatch) -> None:
+    def proved(*args: Any, **kwargs: Any) -> Any:
+        prove_whole_step(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    patch.setattr("graphdoctor.captured.step.prove_whole_step", proved)
+
+
+@pytest.mark.parametrize("interruption", [_before_the_study_ends, _before_the_proof_ends])
+def test_after_ctrl_c_in_a_study_training_goes_on_as_in_eager(
+    interruption: Callable[[pytest.MonkeyPatch], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EmulatedDevice():
+        model, _ = _model()
+        twin = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        eager = _step(twin, torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9))
+        step = graphdoctor.capture(_step(model, optimizer))
+        for i in range(3):
+            step(_x(i))
+            eager(_x(i))
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            interruption(patch)
+            step(_x(3))
+        assert type(optimizer.param_groups[0]["lr"]) is float
+        for i in range(3, 11):
+            torch.testing.assert_close(step(_x(i)), eager(_x(i)).detach())
+        assert step.replayed == 8
+        for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_a_checkpoint_of_captured_training_resumes_in_a_program_without_captures() -> None:
+    with EmulatedDevice():
+        model, optimizer = _model()
+        step = graphdoctor.capture(_step(model, optimizer))
+        for i in range(8):
+            step(_x(i))
+        assert step.replayed == 5
+        saved = io.BytesIO()
+        torch.save({"model": model, "optimizer": optimizer.state_dict()}, saved)
+        saved.seek(0)
+        loaded = torch.load(saved, weights_only=False)
+        resumed = loaded["model"]
+        other = torch.optim.Adam(resumed.parameters(), lr=1e-2)
+        other.load_state_dict(loaded["optimizer"])
+        eager = _step(resumed, other)
+        for i in range(8, 12):
+            torch.testing.assert_close(step(_x(i)), eager(_x(i)).detach())
+        for one, weight in zip(model.parameters(), resumed.parameters(), strict=True):
+            torch.testing.assert_close(weight, one)

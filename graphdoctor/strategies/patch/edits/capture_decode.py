@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from graphdoctor.operators import load_table
 from graphdoctor.source.trees import last_name
@@ -55,76 +55,113 @@ class CaptureDecode:
     exactness: Exactness = "bitwise"
 
     def propose(self, step: ProgramStep) -> Proposal:
+        """Raises NoProposal."""
         assert step.report is not None
-        file = step.location.file
-        if step.mode != "inference":
-            raise NoProposal("it trains")
-        if is_library(file):
-            raise NoProposal(f"its call is in {os.path.basename(file)}, a file of a library")
-        if step.report.verdict != "safe":
-            raise NoProposal("the call of its model is not safe to capture")
-        text, advice = source_of(file), ""
-        span = _span_of_call(text, step)
-        function, trains = None, any(module.trains for module in step.modules)
-        if span.loop is None:
-            function, calling = _function(span, text)
-            if calling is not None:
-                span, function = _span_at(text, file, calling), None
-                trains = trains or not _is_without_gradients(span)
-        if function is not None:
-            at = At(file, function.lineno, function.col_offset)
-            changes: tuple[Change, ...] = (
-                Import(file, CAPTURE.imports),
-                Decorator(at, CAPTURE.decorator),
-            )
-            name, last_line, code = function.name, function.end_lineno or 0, [*function.body]
-            acts = False
-        else:
-            acts = _acts(span.loop)
-            span = _to_the_token(span)
-            code = [*span.block[span.first : span.last + 1]]
-            parts = as_one_group(code, text)
-            (group,) = parts.groups
-            parts = replace(parts, groups=(with_unchecked_draws(group, text),))
-            wrapper = CAPTURE
-            if trains:
-                if name := _differentiated(span, parts):
-                    raise NoProposal(f"a gradient may be taken of `{name}` later")
-                wrapper = _WITHOUT_GRADIENTS
-            extraction = Extraction(
-                file,
-                text,
-                span,
-                parts,
-                frozenset(),
-                frozenset(module.expression for module in step.modules),
-                wrapper,
-                stems=_ACTS if acts else _DECODES,
-            )
-            changes, (name,), last_line = extraction.changes(), extraction.names, span.last_line
-            if wrapper is _WITHOUT_GRADIENTS:
-                changes = (Import(file, "import torch"), *changes)
-            if caches := Names(code).early & {*_new_caches(span)}:
-                advice = f"; make `{min(caches)}` once and reset it, since each cache gets a graph"
-        reached = {name for statement in code for name in called(statement)}
-        functions = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef))
-        places = {
-            (file, span.first_line),
-            *((file, f.lineno) for f in functions if f.name in reached),
-        }
-        changes = (*changes, *unchecked_at(file, places), *unchecked_samples(file, places))
+        _check(step)
+        text = source_of(step.location.file)
+        captured = _captured(step, text)
         estimate = step.report.estimate
-        what = "computes the next action" if acts else "gets from one token to the next"
         return Proposal(
             self.name,
             self.exactness,
-            changes,
-            f"`{name}()` {what}, replayed as a graph after the first calls"
-            f"{gain_of_modules(step.report)}{advice}",
+            (*captured.changes, *_without_host_checks(captured, text)),
+            f"`{captured.name}()` {captured.what}, replayed as a graph after the first calls"
+            f"{gain_of_modules(step.report)}{captured.advice}",
             frozenset((m.file, m.expression) for m in step.modules if m.expression),
-            covers=(file, range(span.first_line, last_line + 1)),
+            covers=(captured.file, range(captured.first_line, captured.last_line + 1)),
             gain=estimate.whole_speedup if estimate is not None else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """A function that is captured, the changes that make it so, and the statements that it runs."""
+
+    file: str
+    name: str
+    changes: tuple[Change, ...]
+    statements: Sequence[ast.stmt]
+    first_line: int
+    last_line: int
+    what: str = "gets from one token to the next"
+    advice: str = ""
+
+
+def _check(step: ProgramStep) -> None:
+    """Raises NoProposal for a step that is no safe call of the program's own."""
+    assert step.report is not None
+    if step.mode != "inference":
+        raise NoProposal("it trains")
+    if is_library(step.location.file):
+        name = os.path.basename(step.location.file)
+        raise NoProposal(f"its call is in {name}, a file of a library")
+    if step.report.verdict != "safe":
+        raise NoProposal("the call of its model is not safe to capture")
+
+
+def _captured(step: ProgramStep, text: str) -> _Captured:
+    """The function that makes the call, if it can be captured as it is, or the statements of the loop around."""
+    span, file = _span_of_call(text, step), step.location.file
+    trains = any(module.trains for module in step.modules)
+    if span.loop is None:
+        function, calling = _function(span, text)
+        if calling is None:
+            return _decorated(file, function, span.first_line)
+        span = _span_at(text, file, calling)
+        trains = trains or not _is_without_gradients(span)
+    modules = frozenset(module.expression for module in step.modules)
+    return _extracted(file, text, span, modules, trains=trains)
+
+
+def _decorated(file: str, function: ast.FunctionDef, first_line: int) -> _Captured:
+    at = At(file, function.lineno, function.col_offset)
+    changes = (Import(file, CAPTURE.imports), Decorator(at, CAPTURE.decorator))
+    last_line = function.end_lineno or 0
+    return _Captured(file, function.name, changes, function.body, first_line, last_line)
+
+
+def _extracted(
+    file: str, text: str, span: Span, modules: frozenset[str], *, trains: bool
+) -> _Captured:
+    """The statements up to the next token or action, as a function: without gradients if the model also `trains`."""
+    assert span.loop is not None
+    acts = _acts(span.loop)
+    span = _to_the_token(span)
+    code = [*span.block[span.first : span.last + 1]]
+    parts = as_one_group(code, text)
+    (group,) = parts.groups
+    parts = replace(parts, groups=(with_unchecked_draws(group, text),))
+    if trains and (name := _differentiated(span, parts)):
+        raise NoProposal(f"a gradient may be taken of `{name}` later")
+    wrapper = _WITHOUT_GRADIENTS if trains else CAPTURE
+    stems = _ACTS if acts else _DECODES
+    made = Extraction(file, text, span, parts, frozenset(), modules, wrapper, stems=stems)
+    changes, (name,) = made.changes(), made.names
+    if trains:
+        changes = (Import(file, "import torch"), *changes)
+    caches = Names(code).early & {*_new_caches(span)}
+    return _Captured(
+        file,
+        name,
+        changes,
+        code,
+        span.first_line,
+        span.last_line,
+        what="computes the next action" if acts else "gets from one token to the next",
+        advice=f"; make `{min(caches)}` once and reset it, since each cache gets a graph"
+        if caches
+        else "",
+    )
+
+
+def _without_host_checks(captured: _Captured, text: str) -> tuple[Change, ...]:
+    """Changes for distributions that the captured statements make, and the functions of the file that they call."""
+    reached = {name for statement in captured.statements for name in called(statement)}
+    functions = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef))
+    file = captured.file
+    lines = {captured.first_line, *(f.lineno for f in functions if f.name in reached)}
+    places = {(file, line) for line in lines}
+    return (*unchecked_at(file, places), *unchecked_samples(file, places))
 
 
 def _span_of_call(text: str, step: ProgramStep) -> Span:
