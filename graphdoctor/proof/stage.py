@@ -136,16 +136,15 @@ def capture_and_verify(
     plan: Plan,
     *,
     ran: EagerRuns | None = None,
-    by_gpu: bool | None = None,
     cut: Cut | None = None,
 ) -> Captured:
     """Capture the whole step, and the regions of the plan where it is not to be one graph.
 
     A forbidden capture is tried all the same: where it fails, that shows a finding to be true, and
-    where `by_gpu` captures it and replays it rightly, the findings to be wrong. One of several may be wrong
+    where a GPU captures it and replays it rightly, the findings to be wrong. One of several may be wrong
     where it fails: each operator that is said to be refused is then tried by itself, and `cut` makes the
     plan without what that refutes. What the emulated device lets pass refutes nothing: it is of one
-    mind with the rules. Without `by_gpu` the session's device says it.
+    mind with the rules.
     `ran` are the recorded eager iterations, where what they left behind was noted.
     """
     meeting = session.device.meeting
@@ -153,8 +152,8 @@ def capture_and_verify(
     regions_meet = meeting.agree(repr((plan.whole, _collectives_of_regions(recording, plan))))
     if not meeting.agree(str(fails)):
         return Captured((CaptureOutcome(str(WHOLE_STEP), "refused", _REFUSED_ELSEWHERE),), plan)
-    is_gpu = session.device.kind != "emulated" if by_gpu is None else by_gpu
-    meter = _meter(session) if session.device.kind != "emulated" else None
+    is_gpu = session.device.kind != "emulated"
+    meter = _meter(session) if is_gpu else None
     pool = Pool() if meter is not None else None
     outcome, step = prove_whole_step(session, meter, ran=ran, pool=pool)
     outcomes = [outcome]
