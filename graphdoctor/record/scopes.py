@@ -77,8 +77,27 @@ class Scopes:
         name = type(module).__name__
         return f"{outer}.{name}" if outer else name
 
-    def _enter_optimizer(self, *_: Any) -> None:
+    def _enter_optimizer(
+        self, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The closure of `step(closure)` is none of the optimizer's work: Lightning runs whole steps in it."""
         self._optimizers += 1
+        optimizer, *given = args
+        named = {name: self._outside(each) for name, each in kwargs.items()}
+        return (optimizer, *map(self._outside, given)), named
+
+    def _outside(self, argument: Any) -> Any:
+        if not callable(argument):
+            return argument
+
+        def closure() -> Any:
+            inside, self._optimizers = self._optimizers, 0
+            try:
+                return argument()
+            finally:
+                self._optimizers = inside
+
+        return closure
 
     def _leave_optimizer(self, *_: Any) -> None:
         self._optimizers -= 1

@@ -139,6 +139,29 @@ def test_the_optimizers_operators_have_the_line_of_the_step() -> None:
     assert updates and {source_of(op) for op in updates} == {"optimizer.step()"}
 
 
+def training_in_a_closure() -> object:
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> object:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss: torch.Tensor = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    return step, (torch.rand(2, 4, device="cuda"),)
+
+
+def test_what_an_optimizers_closure_runs_is_forward_and_backward() -> None:
+    ops = iteration_of(training_in_a_closure).ops
+    phases = [op.phase for op in ops]
+    assert {op.phase for op in ops if op.base_name == "addmm"} == {"forward", "backward"}
+    assert set(phases[phases.index("optimizer") :]) == {"optimizer"} != set(phases)
+
+
 def test_a_loss_function_beside_the_model_does_not_lengthen_module_paths() -> None:
     modules = {op.module for op in iteration_of(training).ops}
     assert modules == {"", "first", "again.0", "again.1", "loss_of"}
