@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.causes.advice import for_branch
+from graphdoctor.rules.causes.advice import for_branch, for_settled_branch
 from graphdoctor.rules.causes.branch_points import Branch
 from graphdoctor.rules.causes.branches import Side
 from graphdoctor.rules.causes.edits import asserted, selected
@@ -49,11 +49,14 @@ class DataDependentBranch(RecordingRule):
             if branch not in taken:
                 taken[branch] = _taken(branch, recording.captured, sides)
             message = _message(read, branch) + taken[branch]
-            edit = asserted if branch.kind == "assert" else selected
-            edits = (
-                edit(branch.location) if branch.line == _line(read) and not branch.raises else ()
-            )
-            yield at_op(read.iteration, read.op, message, fix=for_branch(branch), edits=edits)
+            settled, edit = "", asserted
+            if branch.kind != "assert":
+                settled = for_settled_branch(read.use, sides[read.iteration].iteration)
+                edit = selected
+            is_here = branch.line == _line(read) and not branch.raises and not settled
+            edits = edit(branch.location) if is_here else ()
+            fix = settled or for_branch(branch)
+            yield at_op(read.iteration, read.op, message, fix=fix, edits=edits)
 
     @staticmethod
     def bad() -> object:

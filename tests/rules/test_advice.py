@@ -210,6 +210,21 @@ def boxes_filled() -> object:
     return step, (cuda(6, 4),)
 
 
+class Rotating(nn.Module):
+    """Recomputes its table if loading lost it, as models that are constructed on the meta device do."""
+
+    def __init__(self, *, once: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4, device="cuda")
+        self.register_buffer("table", torch.ones(4, 4, device="cuda"))
+        self.is_lost = bool(self.table[0, 0] == 0) if once else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.table[0, 0] == 0 if self.is_lost is None else self.is_lost:
+            self.table = torch.ones(4, 4, device="cuda")
+        return self.linear(x) * self.table
+
+
 def zeroed() -> object:
     def step(x, i):
         y = x.clone()
@@ -492,6 +507,12 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
     ("GD106", positions, "torch.nonzero_static", positions_of_fixed_number),
     ("GD107", asserted, "torch._assert_async(condition)", asserted_on_device),
     ("GD107", raised, "torch._assert_async(condition)", asserted_on_device),
+    (
+        "GD107",
+        lambda: (Rotating(once=False), (cuda(4, 4),)),
+        "No recorded step changes `model.table`: evaluate this condition once",
+        lambda: (Rotating(once=True), (cuda(4, 4),)),
+    ),
     ("GD107", until_small, "a fixed number of iterations", rounds),
     ("GD114", filled, "torch.where(mask, value, x)", chosen),
     ("GD114", inverse, "cholesky_ex", inverse_unchecked),

@@ -22,10 +22,10 @@ from graphdoctor.rules.causes.source import (
 )
 from graphdoctor.rules.causes.words import place_words
 from graphdoctor.source.trees import scope_at, statements_of
-from graphdoctor.values.figures import shortened
+from graphdoctor.values.figures import names_text, shortened
 from graphdoctor.values.host_events import StreamSwitch
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import Iteration, Op
+from graphdoctor.values.recording import Iteration, Op, TensorUse
 
 NESTED = (
     "Keep the padded tensor and a mask: nested tensors keep their sizes on the CPU. For "
@@ -200,11 +200,33 @@ def for_size(op: Op, iteration: Iteration) -> str:
 
 
 def _is_constant(op: Op, iteration: Iteration) -> bool:
-    """Whether the mask is state that the step never writes."""
+    """Whether the mask follows from state that the step never writes."""
     masks = [use for use in op.inputs if use.dtype == "bool"]
-    state = {one.storage for one in iteration.externals if one.origin == "state"}
-    written = {storage for each in iteration.ops for storage in each.writes}
-    return bool(masks) and all(use.storage in state - written for use in masks)
+    return all(_constant_state(use, iteration) for use in masks) and bool(masks)
+
+
+def _constant_state(use: TensorUse, iteration: Iteration) -> tuple[str, ...]:
+    """The state that a tensor follows from, if the step never writes it; () if it follows from anything else."""
+    written = {storage for op in iteration.ops for storage in op.writes}
+    state = {
+        one.storage: one.name
+        for one in iteration.externals
+        if one.origin == "state" and one.storage not in written
+    }
+    names: list[str] = []
+    seen, todo = {use.storage}, [use.storage]
+    while todo:
+        storage = todo.pop()
+        if storage in state:
+            names.append(state[storage])
+            continue
+        makers = (op for op in iteration.ops if any(out.storage == storage for out in op.outputs))
+        sources = {each.storage for op in makers for each in op.inputs} - {storage}
+        if not sources:
+            return ()
+        todo += sources - seen
+        seen |= sources
+    return tuple(names)
 
 
 def for_cache(op: Op) -> str:
@@ -392,6 +414,17 @@ def for_stream(fix: str, switch: StreamSwitch | None) -> str:
     if called is None or not called[1] or "(" in called[1][0]:
         return fix
     return re.sub(r"\bside\b", lambda _: called[1][0], fix)
+
+
+def for_settled_branch(use: TensorUse, iteration: Iteration) -> str:
+    """In the place of a branch on a value that no step changes, such as whether a layer was initialized; or ""."""
+    names = _constant_state(use, iteration)
+    if not names:
+        return ""
+    return (
+        f"No recorded step changes {names_text(names)}: evaluate this condition once before the step. Keep the result "
+        "in a Python attribute, and branch on that attribute."
+    )
 
 
 def for_branch(branch: Branch) -> str:
