@@ -168,4 +168,5 @@ def _optimizer(path: str, optimizer: torch.optim.Optimizer) -> OptimizerInfo:
         capturable=bool(group["capturable"]) if "capturable" in group else None,
         fused=bool(group.get("fused")),
         lr_kind="tensor" if is_tensor else "float",
+        is_scheduled="initial_lr" in group,  # which schedulers store there
     )

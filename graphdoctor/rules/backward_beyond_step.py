@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from os.path import basename
 
 from msgspec.structs import replace
 
-from graphdoctor.rules.causes.source import read_after_loop
+from graphdoctor.rules.causes.edits import put_before
+from graphdoctor.rules.causes.source import kept_until
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
+from graphdoctor.values.finding import Edit
 from graphdoctor.values.host_events import EarlierGraph
-from graphdoctor.values.locations import Location
+from graphdoctor.values.locations import Lines
 from graphdoctor.values.recording import Recording
 
 _LET_GO = (
@@ -22,7 +23,6 @@ _LET_GO = (
 
 # What an earlier step of a program has left in its variables: `loss` (train.py:12).
 _VARIABLE = re.compile(r"`(\w+)` \(")
-_FREE = "Add {what} as the last line of the loop body, or capture before the first step."
 
 
 class BackwardBeyondStep(RecordingRule):
@@ -42,8 +42,9 @@ class BackwardBeyondStep(RecordingRule):
     Compute inside the step what the gradient must reach, or cut the graph with `detach()`. For a weight
     that was computed with the model, set `layer.weight = layer.weight.detach()` in each such layer before
     the warmup of the capture.
-    In a loop, `del` the variables at the end of the loop body, or capture before the first step. With torch
-    2.13 or newer, `torch.autograd.graph.set_override_stale_capture_stream(True)` also works.
+    In a loop, set `loss = None` before the lines of the step, which releases the node. `graphdoctor.capture`
+    needs no such line: it renews these nodes itself. With torch 2.13 or newer,
+    `torch.autograd.graph.set_override_stale_capture_stream(True)` also works.
     """
 
     id = "GD117"
@@ -56,8 +57,10 @@ class BackwardBeyondStep(RecordingRule):
         for iteration in recording.captured:
             for event in iteration.events_of(EarlierGraph):
                 hit = at_event(iteration.index, event, _message(event))
-                frames = () if event.location is None else (event.location, *event.stack)
-                yield replace(hit, fix=_fix(event.kept_by, frames)) if event.kept_by else hit
+                if event.kept_by:
+                    fix, edits = _cure(event.kept_by, recording.lines)
+                    hit = replace(hit, fix=fix, edits=edits)
+                yield hit
 
     @staticmethod
     def bad() -> object:
@@ -90,30 +93,26 @@ class BackwardBeyondStep(RecordingRule):
         return step, (torch.randn(8, 4, device="cuda"),)
 
 
-def _fix(holder: str, frames: tuple[Location, ...]) -> str:
+def _cure(holder: str, step: Lines | None) -> tuple[str, tuple[Edit, ...]]:
     """How to release the AccumulateGrad node that `holder` references: variables, or a tensor of the model."""
-    if variables := _VARIABLE.findall(holder):
-        return _FREE.format(what=_letting_go(variables, _holding(holder, frames)))
+    if step is not None and (variables := _VARIABLE.findall(holder)):
+        return _release(variables, step)
     its, it = ("its", "it") if holder.count("`") == 2 else ("their", "them")
-    return (
-        _LET_GO.format(what=holder, its=its, it=it)
-        if holder.startswith("`")
-        else _FREE.format(what="`del` of every tensor that references the node")
-    )
+    if holder.startswith("`"):
+        return _LET_GO.format(what=holder, its=its, it=it), ()
+    return "Before each step, `del` every tensor that references the node.", ()
 
 
-def _holding(holder: str, frames: tuple[Location, ...]) -> Location | None:
-    """The frame in the file of the variables: the backward pass may be called in a library, as Accelerate does."""
-    return next((each for each in frames if f"({basename(each.file)}:" in holder), None)
-
-
-def _letting_go(variables: list[str], place: Location | None) -> str:
-    """`del` of the variables; `detach()` of those that are read after the loop."""
-    lines = read_after_loop(place, frozenset(variables)) if place is not None else {}
-    gone = [name for name in variables if name not in lines]
-    parts = [f"`del {', '.join(gone)}`"] if gone else []
-    parts += [f"`{n} = {n}.detach()`, because line {at} reads it," for n, at in lines.items()]
-    return " and ".join(parts)
+def _release(variables: list[str], step: Lines) -> tuple[str, tuple[Edit, ...]]:
+    """Rebind before the step what it computes again; `detach()` what it reads from the step before."""
+    kept = kept_until(step, variables)
+    renewed = " = ".join([*(name for name in variables if name not in kept), "None"])
+    sentences = [f"Add `{renewed}` before line {step.first}."] if len(kept) < len(variables) else []
+    sentences += [
+        f"Add `{name} = {name}.detach()` after line {line}; detach each tensor if `{name}` holds several."
+        for name, line in kept.items()
+    ]
+    return " ".join(sentences), () if kept else put_before(step.file, step.first, renewed)
 
 
 def _message(event: EarlierGraph) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from graphdoctor.rules.causes.construction import construction_of
 from graphdoctor.rules.causes.optimizers import (
     OUTSIDE,
     has_no_capturable_form,
@@ -13,13 +14,12 @@ from graphdoctor.rules.causes.optimizers import (
     rates_change,
     stored_rate_advice,
 )
-from graphdoctor.rules.causes.source import line_of_call
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event, at_op
+from graphdoctor.values.finding import Edit
 from graphdoctor.values.host_events import RefusedOptimizer
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Recording
 
-_RATE = 'Pass `lr` as a GPU tensor, such as `torch.tensor(0.001, device="cuda")`.'
 _SCHEDULER = "Set the learning rate outside the captured step, as with scheduler.step()."
 
 
@@ -32,10 +32,11 @@ class NonCapturableOptimizer(RecordingRule):
 
     This rule has no false alarms: PyTorch raises an error in the first captured step.
 
-    Construct the optimizer with `capturable=True`, which keeps the count on the GPU. If a scheduler
-    changes the learning rate, pass the rate as a GPU tensor and call `scheduler.step()` outside the
-    captured step: it updates the tensor in place. Adafactor has no `capturable`: leave its
-    `step()` outside the captured region.
+    Construct the optimizer with `capturable=True`, which keeps the count on the GPU. Its parameters have
+    to be on the GPU before the first step. If the program changes the learning rate, pass it as a GPU
+    tensor: a number is frozen at capture. Call `scheduler.step()` outside the captured step: it updates
+    the tensor in place. Adafactor has no `capturable`: leave its `step()` outside the captured region.
+    `graphdoctor.capture` of a step makes its optimizers capturable itself.
     """
 
     id = "GD111"
@@ -66,9 +67,8 @@ class NonCapturableOptimizer(RecordingRule):
         for iteration in recording.captured:
             first = next((op for op in iteration.ops if op.phase == "optimizer"), None)
             if first is not None:
-                frames = () if first.location is None else (first.location, *first.stack)
-                fix = _fix(recording, frames, names[0])
-                yield at_op(iteration.index, first, _text(names[0]), fix=fix)
+                fix, edits = _cure(recording, (first.location, *first.stack), names[0])
+                yield at_op(iteration.index, first, _text(names[0]), fix=fix, edits=edits)
 
     @staticmethod
     def bad() -> object:
@@ -119,20 +119,30 @@ def _refused(recording: Recording) -> Iterator[Hit]:
                 yield replace(hit, fix=OUTSIDE)
             else:
                 hit = at_event(iteration.index, event, _text(name))
-                frames = () if event.location is None else (event.location, *event.stack)
-                yield replace(hit, fix=_fix(recording, frames, name))
+                fix, edits = _cure(recording, (event.location, *event.stack), name)
+                yield replace(hit, fix=fix, edits=edits)
 
 
-def _fix(recording: Recording, frames: tuple[Location, ...], class_name: str) -> str:
-    """The cure with what a rate that changes in the step needs, too: GD204 would be next."""
+def _cure(
+    recording: Recording, frames: tuple[Location | None, ...], class_name: str
+) -> tuple[str, tuple[Edit, ...]]:
+    """The cure with what a rate that changes needs, too: GD204 would be next."""
     if advice := options_advice(recording):
-        return advice
-    made = [line for frame in frames if (line := line_of_call(frame.file, class_name))]
-    where = f" in line {made[0]}" if made else ""
-    parts = [f"Construct the optimizer{where} with `capturable=True`."]
-    if rates_change(recording):
-        parts += [_RATE, stored_rate_advice(frames) or _SCHEDULER]
-    return " ".join(parts)
+        return advice, ()
+    stored = stored_rate_advice(frames)
+    is_scheduled = any(
+        info.is_scheduled for info in recording.optimizers if info.class_name == class_name
+    )
+    changes = rates_change(recording)
+    tensor_rate = bool(stored) or changes or is_scheduled
+    made = construction_of(frames, class_name)
+    if made is not None:
+        fix, edits = made.capturable(tensor_rate=tensor_rate)
+    else:
+        rate = ', lr=torch.tensor(lr, device="cuda")' if tensor_rate else ""
+        fix, edits = f"Construct {class_name} with `capturable=True{rate}`.", ()
+    more = stored or (_SCHEDULER if changes else "")
+    return f"{fix} {more}".rstrip(), edits if not stored else ()
 
 
 def _text_without_form(class_name: str) -> str:

@@ -80,8 +80,8 @@ def holds(node: ast.AST, line: int) -> bool:
     return first is not None and first <= line <= (getattr(node, "end_lineno", None) or first)
 
 
-def statements_of(scope: SyntaxScope) -> list[ast.stmt]:
-    """All statements of a function, by line."""
+def statements_of(scope: ast.stmt | ast.Module) -> list[ast.stmt]:
+    """All statements inside a function, another statement or a file, by line."""
     found = [node for node in ast.walk(scope) if isinstance(node, ast.stmt) and node is not scope]
     return sorted(found, key=lambda node: node.lineno)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 import sysconfig
@@ -101,6 +102,16 @@ def calls_step(code: CodeType) -> bool:
     return code.co_name == "call" and os.path.abspath(code.co_filename) == _SESSION
 
 
+@cache
+def _is_generated(filename: str) -> bool:
+    """Whether it is code of torch.fx, or code that a program wrote itself and no person can look up.
+
+    A cell of a notebook has source in `linecache`.
+    """
+    has_no_file = filename.startswith("<") and not linecache.getlines(filename)
+    return has_no_file or filename.startswith(_GENERATED)
+
+
 class _Code:
     """What one code object is, and the places in it that were seen; looked up by its identity.
 
@@ -111,7 +122,7 @@ class _Code:
 
     def __init__(self, code: CodeType) -> None:
         self.code = code  # held, so that no other gets its identity
-        self.is_generated = code.co_filename.startswith(_GENERATED)
+        self.is_generated = _is_generated(code.co_filename)
         self.is_user = not self.is_generated and not is_machinery(code.co_filename)
         self.is_own = self.is_user and not is_library(code.co_filename)
         self.is_engine = code.co_name == _ENGINE
@@ -151,8 +162,8 @@ def bytes_of_expression(place: Location) -> tuple[int, int] | None:
 def locate(depth: int = 1) -> Place:
     """The nearest user frame of the calling thread, and up to eight user frames in all.
 
-    Where these are all of installed packages, the nearest other one comes as the ninth. Code that
-    torch.fx generated stands for the user's only where there is no other.
+    Where these are all of installed packages, the nearest other one comes as the ninth. Generated code
+    stands for the user's only where there is no other.
     """
     return locate_from(sys._getframe(depth))
 

@@ -228,6 +228,7 @@ class OptimizerInfo(Struct, frozen=True):
     capturable: bool | None  # None: the class has no such flag
     fused: bool
     lr_kind: Literal["float", "tensor"]
+    is_scheduled: bool = False  # by a scheduler that was constructed with it
 
 
 class Recording(Struct, frozen=True, weakref=True):

@@ -56,7 +56,7 @@ def test_a_program_gets_its_steps_diagnosed_and_prints_what_it_prints_alone(name
             "`output` (image_training.py:42) and `loss` (image_training.py:43) still reference that node"
             in found.message
         )
-        assert found.fix.startswith("Add `del output, loss` as the last line of the loop body")
+        assert found.fix == "Add `output = loss = None` before line 41."
 
 
 @pytest.mark.gpu

@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from graphdoctor.rules.backward_beyond_step import _fix
-from graphdoctor.values.locations import Location
 from tests.support.diagnosing import assert_followed, cuda, diagnosed
 
 Example = Callable[[], object]
@@ -136,23 +134,3 @@ def test_a_read_in_the_message_of_an_assert_leaves_the_assert_what_waits() -> No
 def test_a_tensor_that_is_taken_for_a_number_unasked_is_said_to_be() -> None:
     (found,) = diagnosed(lambda: trust_ratio(alpha=True)).findings
     assert found.message.startswith("Conversion of a tensor to a Python number (aten._local_scalar")
-
-
-LOOP = """\
-def train(model, data):
-    for batch in data:
-        out = model(batch)
-        loss = out.mean()
-        loss.backward()
-    print(loss)
-    out = None
-"""
-
-
-def test_a_variable_that_is_read_behind_the_loop_is_detached_and_not_deleted(tmp_path) -> None:
-    file = tmp_path / "train.py"
-    file.write_text(LOOP)
-    held = "`loss` (train.py:4) and `out` (train.py:3)"
-    frames = (Location("/site-packages/accelerate/accelerator.py", 2861), Location(str(file), 5))
-    fix = _fix(held, frames)
-    assert fix.startswith("Add `del out` and `loss = loss.detach()`, because line 6 reads it,")

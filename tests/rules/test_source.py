@@ -6,32 +6,36 @@ from pathlib import Path
 
 import pytest
 
-from graphdoctor.rules.causes.source import read_after_loop
-from graphdoctor.values.locations import Location
+from graphdoctor.rules.causes.source import kept_until
+from graphdoctor.values.locations import Lines
 
-LOOPS = """\
-def step(rows):
+STEP = """\
+def train(rows, h):
     for row in rows:
-        for item in row:
-            total = item + 1
-        {behind}
-    return total
+        with scaled():
+            out = model(row, h)
+            loss = criterion(out)
+        if smooth:
+            loss = loss + penalty(out)
+        {more}
+        loss.backward()
+        print(old)
 """
 
 
 @pytest.mark.parametrize(
-    ("behind", "line"),
+    ("more", "names", "kept"),
     [
-        ("print(total)", 5),  # behind the innermost loop
-        ("total = abs(total)", 5),
-        ("print(row)", 6),
-        ("total = 0", None),  # another one from there on
+        ("pass", ("out", "loss"), {}),
+        ("h = head(out)", ("h", "loss"), {"h": 9}),  # line 4 reads it first
+        ("total += loss", ("total", "out"), {"total": 9}),
+        ("if odd: policy = act(out)", ("policy",), {"policy": 8}),  # the other steps keep it
+        ("policy = act(out) if odd else None", ("policy",), {}),
     ],
 )
-def test_a_name_is_read_behind_the_innermost_loop_until_it_is_bound_anew(
-    behind: str, line: int | None, tmp_path: Path
+def test_a_name_that_a_step_may_read_before_it_binds_it_is_kept_until_it_is_complete(
+    more: str, names: tuple[str, ...], kept: dict[str, int], tmp_path: Path
 ) -> None:
     file = tmp_path / "model.py"
-    file.write_text(LOOPS.format(behind=behind), encoding="utf-8")
-    found = read_after_loop(Location(str(file), 4), frozenset({"total"}))
-    assert found == ({"total": line} if line else {})
+    file.write_text(STEP.format(more=more), encoding="utf-8")
+    assert kept_until(Lines(str(file), 3, 9), names) == kept

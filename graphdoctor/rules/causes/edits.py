@@ -41,8 +41,7 @@ class _Line(NamedTuple):
 
     def source(self, node: ast.AST) -> str:
         """The text of a node, as it is in the file."""
-        text = "".join(linecache.getlines(self.file))
-        return ast.get_source_segment(text, node) or ast.unparse(node)
+        return source_of(self.file, node)
 
     def replaced(self, node: ast.stmt | ast.expr, text: str) -> _Edits:
         return _replaced(self.file, node, text)
@@ -51,6 +50,12 @@ class _Line(NamedTuple):
         code = self.source(call)
         comma = ", " if call.args or call.keywords else ""
         return f"{code[:-1].rstrip().rstrip(',')}{comma}{argument})"
+
+
+def source_of(file: str, node: ast.AST) -> str:
+    """The text of a node, as it is in the file."""
+    text = "".join(linecache.getlines(file))
+    return ast.get_source_segment(text, node) or ast.unparse(node)
 
 
 def _of_users_line(
@@ -213,6 +218,20 @@ def with_device(line: _Line, name: str) -> _Edits:
         ):
             return line.replaced(node, line.with_argument(node, 'device="cuda"'))
     return ()
+
+
+def put_before(file: str, line: int, code: str) -> _Edits:
+    """One more line before a line of the user's own."""
+    if is_library(file):
+        return ()
+    column = len(text := linecache.getline(file, line)) - len(text.lstrip()) + 1
+    new = f"{code}\n{text[: column - 1]}"
+    return (Edit(file, line, column, line, column, new),) if text else ()
+
+
+def instead_of_call(file: str, call: ast.Call, code: str) -> _Edits:
+    """The same call with other arguments."""
+    return _replaced(file, call, code)
 
 
 def instead_of_statement(file: str, statement: ast.stmt, code: str) -> _Edits:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import Literal
 
 from graphdoctor.source.trees import (
     SyntaxScope,
     class_at,
     holds,
-    last_name,
     scope_at,
     statements_of,
     tree_of,
@@ -49,18 +49,6 @@ def statement_at(file: str, line: int) -> ast.stmt | None:
             continue
         found = node
     return found
-
-
-@lru_cache(maxsize=256)
-def line_of_call(file: str, name: str) -> int | None:
-    """The line of a file's only call of this name, as in `torch.optim.Adam(...)`; None if there is none or several."""
-    tree = tree_of(file)
-    calls = [
-        node.lineno
-        for node in (ast.walk(tree) if tree is not None else ())
-        if isinstance(node, ast.Call) and last_name(node.func) == name
-    ]
-    return calls[0] if len(calls) == 1 else None
 
 
 def written(place: Location | None, methods: frozenset[str], builtins: frozenset[str]) -> str:
@@ -114,20 +102,64 @@ def targets_of(statement: ast.stmt) -> frozenset[str]:
     return frozenset({*names, *walrus})
 
 
-def read_after_loop(place: Location, names: frozenset[str]) -> dict[str, int]:
-    """Which of these names the function reads, and where, behind the innermost loop around a line."""
-    scope = scope_at(place.file, place.line)
-    parts = list(ast.walk(scope)) if scope is not None else []
-    loops = [n for n in parts if isinstance(n, (ast.For, ast.While)) and holds(n, place.line)]
-    end = min((loop.end_lineno or 0 for loop in loops), default=0)
-    later = [n for n in parts if isinstance(n, ast.Name) and n.id in names and n.lineno > end > 0]
-    first = {name: min(n.lineno for n in later if n.id == name) for name in {n.id for n in later}}
-    # `x = f(x)` reads first: what is bound on its first line alone is another tensor from there on.
-    return {
-        n.id: n.lineno
-        for n in sorted(later, key=lambda node: node.lineno)
-        if n.lineno == first[n.id] and isinstance(n.ctx, ast.Load)
-    }
+def kept_until(lines: Lines, names: Iterable[str]) -> dict[str, int]:
+    """Which of these names the lines may read before they bind them, and the line behind which each is complete."""
+    block = _block_of(lines)
+    kept = [name for name in names if _first_use(block, name) != "bound"]
+    return {name: _end_of_binding(block, name) or lines.last for name in kept}
+
+
+def _block_of(lines: Lines) -> list[ast.stmt]:
+    """The outermost statements of these lines."""
+    scope = scope_at(lines.file, lines.first)
+    found: list[ast.stmt] = []
+    for statement in statements_of(scope) if scope is not None else ():
+        end = found[-1].end_lineno or 0 if found else lines.first - 1
+        if end < statement.lineno <= lines.last:
+            found.append(statement)
+    return found
+
+
+def _first_use(block: list[ast.stmt], name: str) -> Literal["bound", "read", ""]:
+    """What the statements do with a name first; "read" if one side of an `if` binds it, since the other keeps it."""
+    for statement in block:
+        own = [node for node in own_nodes(statement) if getattr(node, "id", None) == name]
+        if any(isinstance(node.ctx, ast.Load) for node in own):  # type: ignore[attr-defined]
+            return "read"
+        if own:
+            return "read" if isinstance(statement, ast.AugAssign) else "bound"
+        sides = [_first_use(inner, name) for inner in _blocks_in(statement)]
+        if isinstance(statement, ast.If) and any(sides):
+            return "bound" if set(sides) == {"bound"} and statement.orelse else "read"
+        if any(sides):
+            return next(side for side in sides if side)
+    return ""
+
+
+def _end_of_binding(block: list[ast.stmt], name: str) -> int:
+    """The last line of the branch that binds a name; 0 if each run binds it."""
+    for statement in block:
+        for inner in _blocks_in(statement):
+            if end := _end_of_binding(inner, name):
+                return end
+            is_bound = any(name in targets_of(each) for each in inner)
+            if is_bound and isinstance(statement, ast.If):
+                return inner[-1].end_lineno or 0
+    return 0
+
+
+def own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The nodes of a statement without those of statements inside it."""
+    for part in ast.iter_child_nodes(statement):
+        if not isinstance(part, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield from ast.walk(part)
+
+
+def _blocks_in(statement: ast.stmt) -> list[list[ast.stmt]]:
+    """The blocks of statements right inside a statement."""
+    parts = [statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())]
+    fields = [getattr(part, name, []) for part in parts for name in ("body", "orelse", "finalbody")]
+    return [block for block in fields if block]
 
 
 def data_assigned_near(place: Location) -> ast.Assign | None:
@@ -267,8 +299,10 @@ def changed_name(place: Location, method: str) -> str:
 
 
 def stored_rate(place: Location) -> ast.Assign | ast.AugAssign | None:
-    """A statement `group["lr"] = value` in the function or class around a line."""
-    for statement in _statements_near(place):
+    """A statement `group["lr"] = value` in the function or class around a line, or else in its file."""
+    tree = tree_of(place.file)
+    everywhere = statements_of(tree) if tree is not None else ()
+    for statement in (*_statements_near(place), *everywhere):
         if not isinstance(statement, (ast.Assign, ast.AugAssign)):
             continue
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]

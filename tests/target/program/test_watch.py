@@ -19,6 +19,7 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
 
 def ran(tmp_path: Path, body: str, **how: object) -> Ran:
     file = tmp_path / "program.py"
+    file.parent.mkdir(exist_ok=True)
     file.write_text(HEAD + body)
     return run(file, **how)  # type: ignore[arg-type]
 
@@ -177,7 +178,37 @@ for i in range(10):
     assert (
         "`out` (program.py:8) and `loss` (program.py:9) still reference that node" in found.message
     )
-    assert only(ran(tmp_path, f"{body}    del out, loss\n"))[2:] == ("safe", ())
+    assert found.fix == "Add `out = loss = None` before line 8."
+    cured = body.replace("    out = {", "    out = loss = None\n    out = {")
+    assert only(ran(tmp_path / "cured", cured))[2:] == ("safe", ())
+    (edit,) = found.edits
+    assert (edit.start_line, edit.start_column, edit.new_text) == (8, 5, "out = loss = None\n    ")
+
+
+def test_what_a_step_reads_of_the_step_before_is_detached_where_it_is_complete(
+    tmp_path: Path,
+) -> None:
+    body = """\
+total = torch.zeros((), device="cuda")
+for i in range(10):
+    x = torch.randn(2, 4, device="cuda")
+    loss = model(x).square().mean()
+    total = total + loss
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.report is not None
+    (found,) = (one for one in step.report.findings if one.rule == "GD117")
+    assert found.fix == (
+        "Add `loss = None` before line 9. Add `total = total.detach()` after line 13; "
+        "detach each tensor if `total` holds several."
+    )
+    assert found.edits == ()
+    cured = body.replace("    loss = m", "    loss = None\n    loss = m")
+    cured = f"{cured}    total = total.detach()\n"
+    assert "GD117" not in only(ran(tmp_path / "cured", cured))[3]
 
 
 @pytest.mark.parametrize(

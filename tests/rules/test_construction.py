@@ -1,0 +1,123 @@
+"""A step of an optimizer -> the statement that constructs it, and what to write there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graphdoctor.rules.causes.construction import construction_of
+from graphdoctor.values.locations import Location
+from tests.support.programs import run
+
+LINES = """\
+{construction}
+
+def train():
+    optimizer.step()
+"""
+
+
+def cure(path: Path, construction: str, *, tensor_rate: bool = False) -> str:
+    file = path / "train.py"
+    file.write_text(LINES.format(construction=construction), encoding="utf-8")
+    line = construction.count("\n") + 4
+    found = construction_of([Location(str(file), line)], "Adam")
+    return found.capturable(tensor_rate=tensor_rate)[0] if found is not None else ""
+
+
+@pytest.mark.parametrize(
+    ("construction", "fix"),
+    [
+        (
+            "optimizer = Adam(net.parameters(), args.lr)",
+            "Change line 1 of train.py to `optimizer = Adam(net.parameters(), args.lr, capturable=True)`.",
+        ),
+        (
+            "optimizer = optim.Adam(\n    net.parameters(),\n    lr=1e-3,\n)\nother = optim.Adam(other)",
+            "Change lines 1-4 of train.py to `optimizer = optim.Adam(net.parameters(), lr=1e-3, capturable=True)`.",
+        ),
+        (
+            "cuda = torch.cuda.is_available()\nself.optimizer = Adam(p)",
+            "Change line 2 of train.py to `self.optimizer = Adam(p, capturable=torch.cuda.is_available())`.",
+        ),
+        (
+            "optimizer = getattr(optim, args.optim)(p, lr=lr)",
+            "Change line 1 of train.py to `optimizer = getattr(optim, args.optim)(p, lr=lr, capturable=True)`. "
+            "`getattr(optim, args.optim)` chooses the class. SGD, for example, has no `capturable`.",
+        ),
+        (
+            "def made():\n    return Adam(p)\noptimizer = made()",
+            "Change line 2 of train.py to `return Adam(p, capturable=True)`.",
+        ),
+        ("first, other = Adam(a), Adam(b)\noptimizer = first", ""),  # which one is not said
+        ("from library import optimizer", ""),
+    ],
+)  # fmt: skip
+def test_the_statement_that_constructs_the_optimizer_is_the_one_to_change(
+    construction: str, fix: str, tmp_path: Path
+) -> None:
+    assert cure(tmp_path, construction) == fix
+
+
+@pytest.mark.parametrize(
+    ("construction", "call"),
+    [
+        (
+            "optimizer = Adam(p, args.lr, eps=1e-6)",
+            'Adam(p, eps=1e-6, lr=torch.tensor(args.lr, device="cuda"), capturable=True)',
+        ),
+        (
+            "optimizer = Adam(p, lr=args.lr)",
+            'Adam(p, lr=torch.tensor(args.lr, device="cuda"), capturable=True)',
+        ),
+    ],
+)
+def test_a_rate_that_changes_becomes_a_tensor_of_the_program_s_own_expression(
+    construction: str, call: str, tmp_path: Path
+) -> None:
+    fix = cure(tmp_path, construction, tensor_rate=True)
+    assert fix == f"Change line 1 of train.py to `optimizer = {call}`."
+
+
+PROGRAM = """\
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+{scheduler}
+for i in range(10):
+    x = torch.randn(2, 4, device="cuda")
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+SCHEDULER = "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "call"),
+    [
+        ("", "AdamW(model.parameters(), lr=0.1, capturable=True)"),
+        (
+            SCHEDULER,
+            'AdamW(model.parameters(), lr=torch.tensor(0.1, device="cuda"), capturable=True)',
+        ),
+    ],
+)
+def test_a_program_after_its_edit_is_safe(scheduler: str, call: str, tmp_path: Path) -> None:
+    before = tmp_path / "before.py"
+    before.write_text(PROGRAM.format(scheduler=scheduler), encoding="utf-8")
+    report = run(before).report.steps[0].report
+    assert report is not None
+    (found,) = (each for each in report.findings if each.rule == "GD111")
+    assert found.fix == f"Change line 4 of before.py to `optimizer = torch.optim.{call}`."
+    (edit,) = found.edits
+    lines = before.read_text(encoding="utf-8").splitlines(keepends=True)
+    line = lines[edit.start_line - 1]
+    lines[edit.start_line - 1] = (
+        line[: edit.start_column - 1] + edit.new_text + line[edit.end_column - 1 :]
+    )
+    after = tmp_path / "after.py"
+    after.write_text("".join(lines), encoding="utf-8")
+    assert [step[2] for step in run(after).summary] == ["safe"]
