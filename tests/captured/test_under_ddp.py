@@ -1,4 +1,4 @@
-"""A captured module under DistributedDataParallel: replays, and gradients equal to eager's on each rank."""
+"""A captured module, and a captured step, under DistributedDataParallel: eager's results on each rank, by replays."""
 
 from __future__ import annotations
 
@@ -34,5 +34,7 @@ def test_gradients_are_reduced_and_equal_to_eagers_on_each_rank() -> None:
     for text in said:
         for way in ("before", "inside"):
             assert f"{way}: equal=True reduced=True" in text
+        assert "step: equal=True shared=True" in text, text
+        assert "21 calls of it were replayed" in text, text
         assert text.count("one graph for each of forward and backward") == 2
         assert text.count("3 calls of graphed modules were replayed") == 2
