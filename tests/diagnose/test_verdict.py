@@ -54,7 +54,7 @@ def test_a_step_that_no_gpu_runs_gets_no_other_verdict() -> None:
     for findings in ((), (FAILS,)):
         verdict, reason = judge(findings, (REGION,), (outcome(),), doubts)
         assert verdict == "unknown"
-        assert reason.startswith("A GPU cannot run this step: aten.mul.Tensor gets tensors on the")
+        assert reason.startswith("A GPU cannot run this step: aten.mul.Tensor receives GPU and CPU")
 
 
 def test_a_part_that_was_captured_and_could_not_be_compared_leaves_the_verdict_open() -> None:

@@ -104,15 +104,6 @@ def test_every_test_file_lies_in_the_folder_of_the_room_that_it_tests() -> None:
     assert [str(file) for file in files if file.parts[0] not in rooms] == []
 
 
-def test_no_test_file_is_longer_than_500_lines() -> None:
-    lengths = {
-        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
-        for path in (ROOT / "tests").rglob("*.py")
-    }
-    assert lengths
-    assert {name: lines for name, lines in lengths.items() if lines > 500} == {}
-
-
 def test_the_picture_of_the_rooms_names_each_of_them_and_no_other() -> None:
     picture = (
         PAGES[0].read_text(encoding="utf-8").partition("graphdoctor/\n")[2].partition("tests/")[0]

@@ -74,7 +74,7 @@ def test_equal_values_are_told_apart(name: str, turned: bool, place: str) -> Non
     assert guard.difference()
 
 
-@pytest.mark.parametrize("before, now", [({1}, {True}), ({1: 2}, {True: 2}), ([1], [1.0])])
+@pytest.mark.parametrize("before, now", [({1}, {True}), ([1], [1.0])])
 def test_a_container_that_is_filled_anew_is_told_apart(before: Any, now: Any) -> None:
     module: Any = Holder()
     module.held = before
