@@ -24,7 +24,7 @@ from graphdoctor.rules.causes.words import place_words
 from graphdoctor.source.trees import scope_at, statements_of
 from graphdoctor.values.figures import names_text, shortened
 from graphdoctor.values.host_events import StreamSwitch
-from graphdoctor.values.locations import Location
+from graphdoctor.values.locations import Location, is_library, line_of
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 
 NESTED = (
@@ -368,6 +368,8 @@ def for_python_data(op: Op, iteration: Iteration) -> str:
         return ""
     if written(place, _NESTING, _NESTING):
         return NESTED
+    if number := _number_for_library(op, place):
+        return number
     if _takes_tensors(place, iteration):
         return STACK
     statement = statement_at(place.file, place.line)
@@ -384,6 +386,29 @@ def for_python_data(op: Op, iteration: Iteration) -> str:
             "`torch.stack([a, b])`. Or pass the tensor as an input of the step."
         )
     return ""
+
+
+def _number_for_library(op: Op, place: Location) -> str:
+    """Instead of a number that the user's line passes to the library function that builds a tensor of it; or ""."""
+    caller = op.stack[0] if op.stack else None
+    if caller is None or not is_library(place.file) or is_library(caller.file):
+        return ""
+    statement = statement_at(caller.file, caller.line)
+    for node in ast.walk(statement) if statement is not None and op.inputs[0].shape == () else ():
+        numbers = (
+            [each for each in node.args if _is_number(each)] if isinstance(node, ast.Call) else []
+        )
+        if numbers:
+            called = ast.unparse(node.func)  # type: ignore[attr-defined]
+            return (
+                f"`{called}()` copies the number `{ast.unparse(numbers[0])}` of {line_of(caller)} to the GPU. Use "
+                "torch.where or masked_fill, which take numbers, or pass a GPU tensor that exists before the step."
+            )
+    return ""
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
 def _takes_tensors(place: Location, iteration: Iteration) -> bool:

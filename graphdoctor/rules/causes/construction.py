@@ -94,7 +94,11 @@ def _constructed_in(
         if isinstance(node, ast.Call)
     ]
     bound = [each for each in made if name in map(_last, targets_of(each.statement))]
-    of_class = [each for each in made if last_name(each.call.func) == class_name]
+    of_class = [
+        each for each in made
+        if last_name(each.call.func) == class_name
+        and all(keyword.arg != "capturable" for keyword in each.call.keywords)
+    ]  # fmt: skip
     of_value = [each for each in bound if each.is_chosen and each.is_statement]
     for found in ([each for each in of_class if each in bound], of_class, of_value):
         if len(found) == 1:

@@ -527,3 +527,38 @@ for i in range(10):
         del loss
 """
     assert only(ran(tmp_path, body))[2] == "safe"
+
+
+LIBRARY = """\
+import torch
+
+def where(mask, x, number):
+    made = {"torch": torch}
+    exec("def op(mask, x, y): return torch.where(mask, x, torch.asarray(y, device=x.device))", made)
+    return made["op"](mask, x, number)
+"""
+
+
+def test_generated_code_of_a_library_is_placed_at_the_line_that_calls_it(tmp_path: Path) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "selecting.py").write_text(LIBRARY)
+    body = f"""\
+import sys; sys.path.insert(0, {str(packages)!r})
+import selecting
+for i in range(10):
+    x = torch.randn(2, 4, device="cuda")
+    selecting.where(x > 0, model(x), 0.5).square().mean().backward()
+    opt.step()
+    opt.zero_grad()
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.report is not None
+    (found,) = (one for one in step.report.findings if one.rule == "GD105")
+    assert found.location is not None and found.location.file.endswith("selecting.py")
+    assert found.location.line == 6
+    assert found.fix.startswith(
+        "`selecting.where()` copies the number `0.5` of line 10 of program.py to the GPU."
+    )
+    cured = body.replace("selecting.where", "torch.where")
+    assert only(ran(tmp_path / "cured", cured))[2:] == ("safe", ())
