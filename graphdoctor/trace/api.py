@@ -66,6 +66,11 @@ def is_capture(name: str) -> bool:
     )
 
 
+def is_capture_end(name: str) -> bool:
+    """Whether the call ends the capture of a graph."""
+    return name.startswith(("cudaStreamEnd", "cuStreamEnd", "hipStreamEnd")) and "Capture" in name
+
+
 def is_blocking(name: str) -> bool:
     """Whether the call returns only when the device has done its work."""
     return name.partition("_ptsz")[0] in _BLOCKING

@@ -123,3 +123,58 @@ def test_a_launch_into_a_full_queue_is_no_cold_start() -> None:
     number = builder.call("cudaLaunchKernel", 1010, 2_000)
     builder.kernel(number, 61_010, 10, name="behind it")
     assert not len(cold_calls(builder.trace()))
+
+
+def with_captures(begins: list[float], *, replays: int = 0) -> TraceBuilder:
+    """A fill runs before each capture of 10 ms and 40 launches; then the graphs of 40 kernels are replayed."""
+    builder = TraceBuilder()
+    for begin in begins:
+        builder.launch((begin - 30, 5), (begin - 20, 2))
+        builder.call("cudaStreamBeginCapture", begin, 2)
+        for number in range(40):
+            builder.operator("aten::mm", begin + 20 + 240 * number, 200)
+            builder.call("cudaLaunchKernel", begin + 240 * number + 50, 4)
+        builder.call("cudaMalloc", begin + 9_900, 50)
+        builder.call("cudaStreamEndCapture", begin + 9_990, 10)
+        builder.call("cudaGraphInstantiate", begin + 10_010, 400)
+    for number in range(replays):
+        at = max(begins) + 20_000 + 500 * number
+        correlation = builder.call("cudaGraphLaunch", at, 20)
+        for node in range(40):
+            builder.kernel(correlation, at + 30 + 10 * node, 8, name=f"n{node}")
+    builder.launch((max(begins) + 10_450, 5), (max(begins) + 10_460, 2))
+    return builder
+
+
+def test_a_trace_of_captures_alone_gets_no_prediction_and_says_what_to_do() -> None:
+    builder = with_captures([2_000, 13_000, 24_000])
+    found = explain_trace(builder.trace(), FILE)
+    assert found.prediction is None
+    assert found.no_prediction.startswith("Most launches are captured into CUDA graphs")
+    assert LATER in found.no_prediction
+    assert found.verdict == "host-bound"
+    assert found.reason.startswith(
+        "Warm-up takes 96% of the recorded time: CUDA graphs are captured"
+    )
+    assert LATER in found.advice
+    assert found.warm_up_ns == 3 * (10_000 + 400) * 1_000
+    assert not found.syncs  # the malloc lies in a capture
+    (said,) = (doubt.text for doubt in found.doubts if doubt.kind == "warm-up")
+    assert "cold starts, which capture CUDA graphs and happen once" in said
+    assert "the longest is the capture from cudaStreamBeginCapture on, 10 ms" in said
+
+
+def test_replays_after_a_capture_are_steady() -> None:
+    found = explain_trace(with_captures([2_000], replays=20).trace(), FILE)
+    assert found.prediction is not None
+    assert found.warm_up_ns == 10_400_000
+
+
+def test_graphs_that_every_step_captures_are_no_cold_starts() -> None:
+    builder = with_captures([2_000, 14_000, 26_000])
+    for number, begin in enumerate((1_900, 13_900, 25_900)):
+        builder.step(number, begin, 12_000)
+    found = explain_trace(builder.trace(), FILE)
+    assert found.warm_up_ns == 0
+    assert found.graphs is not None
+    assert found.graphs.made_in_steps == found.steps_counted == 2

@@ -108,8 +108,11 @@ def _without_cold(trace: Trace, found: Gaps, gap: Ints, until: Ints) -> tuple[In
     stretches = cold_stretches(trace)
     for place, low, high in zip(gap.tolist(), start.tolist(), until.tolist(), strict=True):
         cold = stretches.get(int(trace.calls.thread[found.call[place]]))
-        for begin, end in zip(*(edge.tolist() for edge in cold), strict=True) if cold else ():
-            if begin < high and end > low:
+        if cold is not None:
+            here = slice(
+                np.searchsorted(cold[1], low, side="right"), np.searchsorted(cold[0], high)
+            )
+            for begin, end in zip(cold[0][here].tolist(), cold[1][here].tolist(), strict=True):
                 pieces.append((place, low, begin))
                 low = end
         pieces.append((place, low, high))

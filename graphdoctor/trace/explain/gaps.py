@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from graphdoctor.trace.api import is_blocking, is_graph_launch, is_memcpy, is_read
 from graphdoctor.trace.arrays import DeviceEvents, Ints, Mask, Trace, distinct, median
-from graphdoctor.trace.explain.warm_up import cold_calls, cold_ns
+from graphdoctor.trace.explain.warm_up import cold_ns, cold_starts
 from graphdoctor.trace.intervals import NONE, Window, inside, rows_by_thread, value_at
 from graphdoctor.trace.join import launch_of
 
@@ -78,7 +78,7 @@ def gaps(trace: Trace, device: int) -> Gaps:
         end, np.maximum(arrived, launch_end) + _on_its_way_ns(trace, call, launch_end, start, end)
     )
     cold = (zero, zero, zero)
-    if len(cold_calls(trace)):
+    if len(cold_starts(trace)):
         cold = _cold(trace, call, waited_for_launch, (start, free, arrived, on_its_way))
     return Gaps(
         start_ns=start,

@@ -16,7 +16,7 @@ from graphdoctor.trace import Lanes, Trace
 from graphdoctor.trace.arrays import About, Ints, median
 from graphdoctor.trace.explain.gaps import Gaps, lanes_in
 from graphdoctor.trace.explain.replay import Replay, replay_of
-from graphdoctor.trace.explain.warm_up import PROFILE_LATER, is_warm_up
+from graphdoctor.trace.explain.warm_up import PROFILE_LATER, why_unsteady
 from graphdoctor.trace.steps import Steps
 from graphdoctor.values.figures import Range
 from graphdoctor.values.speed import Term
@@ -162,10 +162,7 @@ _MOSTLY_COLD = (
     "Cold starts take most of the recorded time, and the simulation of the rest is {error:+.0%} off, so nothing is"
     f" predicted. {PROFILE_LATER}"
 )
-_WARM_UP = (
-    "Most launches run their kernel for the first time, with cold starts among them, so no steady step is in this"
-    f" trace and nothing is predicted. {PROFILE_LATER}"
-)
+_WARM_UP = f"{{why}}, so no steady step is in this trace and nothing is predicted. {PROFILE_LATER}"
 
 
 class _Cases(Struct, frozen=True):
@@ -198,8 +195,8 @@ def predict_from_trace(
     replay = replay_of(trace, device, steps.counted, found, profile)
     if replay is None:
         return "None of the kernels has a launch in the trace, so nothing is predicted."
-    if is_warm_up(trace, device, steps.hosts):
-        return _WARM_UP
+    if why := why_unsteady(trace, device, steps.hosts):
+        return _WARM_UP.format(why=why)
     replay = replay if wall_us is not None else replay.without_edges()
     error = run(replay.work).span_us / replay.actual_us - 1 if replay.actual_us else 0.0
     times = lanes_in(trace, device, steps.windows, found)

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphdoctor.trace.arrays import Calls, Ints, Mask, Spans, Table, Trace, together
 from graphdoctor.trace.explain.gaps import Gaps, waiting_calls
-from graphdoctor.trace.explain.warm_up import cold_calls
+from graphdoctor.trace.explain.warm_up import cold_calls, in_cold_starts
 from graphdoctor.trace.intervals import (
     Nesting,
     Window,
@@ -137,7 +137,8 @@ def sync_costs(
 ) -> tuple[SyncCost, ...]:
     """The places where the host waited, by the time that it was in the calls."""
     rows = waiting_calls(trace, trace.device_events)
-    rows = np.setdiff1d(rows[within(trace.calls.take(rows), windows)], cold_calls(trace))
+    waits = trace.calls.take(rows)
+    rows = rows[within(waits, windows) & ~in_cold_starts(trace, waits)]
     if not len(rows):
         return ()
     waits = trace.calls.take(rows)

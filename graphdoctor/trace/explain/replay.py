@@ -12,12 +12,12 @@ import numpy as np
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.two_lanes import Floats, Mask, Work
 from graphdoctor.trace.api import is_graph_launch, is_upload
-from graphdoctor.trace.arrays import Ints, Trace, distinct, median, together
+from graphdoctor.trace.arrays import Ints, Spans, Trace, distinct, median, together
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.hosts import outermost_waits
 from graphdoctor.trace.explain.known_work import STAYS, known_work
 from graphdoctor.trace.explain.queue import depth_at_launch
-from graphdoctor.trace.explain.warm_up import cold_calls
+from graphdoctor.trace.explain.warm_up import cold_calls, cold_starts, in_cold_starts
 from graphdoctor.trace.intervals import NONE, Window, covered_ns_of, inside, union
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.steps import Step
@@ -126,7 +126,7 @@ def launch_ns(trace: Trace, device: int, launches: Launches) -> Ints:
 
 def _cold_before(trace: Trace, launches: Launches, launch: Ints) -> Ints:
     """Cold starts in each row's host time, and last after the last launch, beyond a usual launch."""
-    cold = trace.calls.take(cold_calls(trace))
+    cold: Spans = cold_starts(trace)
     cold = cold.take(np.isin(cold.thread, launches.thread))
     place = np.minimum(np.searchsorted(launches.start, cold.start_ns), len(launch) - 1)
     is_launch = launches.start[place] == cold.start_ns
@@ -147,7 +147,7 @@ def waits_after(
     waited, fixed = np.zeros(count, np.int64), np.zeros(count, np.int64)
     drains = np.zeros(count, np.bool_)
     waits = outermost_waits(trace)
-    waits = waits.take(~np.isin(waits.start_ns, trace.calls.start_ns[cold_calls(trace)]))
+    waits = waits.take(~in_cold_starts(trace, waits))
     place = np.searchsorted(launches.start, waits.start_ns, side="right") - 1
     following = np.minimum(place + 1, count - 1)
     mine = (waits.thread == launches.thread[following]) | (waits.thread == launches.thread[place])

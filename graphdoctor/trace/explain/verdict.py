@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import Struct
 
-from graphdoctor.trace.api import is_graph_launch, is_kernel_launch
-from graphdoctor.trace.arrays import Ints, Trace
+from graphdoctor.trace.api import is_capture, is_graph_launch, is_kernel_launch
+from graphdoctor.trace.arrays import Ints, Spans, Trace
 from graphdoctor.trace.explain.gap_causes import Doings
 from graphdoctor.trace.explain.gaps import Gaps, Lanes, events_of
 from graphdoctor.trace.explain.graph_use import in_graphs
@@ -16,9 +16,9 @@ from graphdoctor.trace.explain.hosts import within
 from graphdoctor.trace.explain.known_work import ELSEWHERE
 from graphdoctor.trace.explain.queue import depth_at_launch
 from graphdoctor.trace.explain.replay import FULL_QUEUE
-from graphdoctor.trace.explain.warm_up import PROFILE_LATER, cold_calls
-from graphdoctor.trace.intervals import NONE, Window, covered_ns_of, inside
-from graphdoctor.trace.join import launch_of, operator_of
+from graphdoctor.trace.explain.warm_up import PROFILE_LATER, cold_starts, cold_work
+from graphdoctor.trace.intervals import NONE, Window, covered_ns_of, innermost, inside
+from graphdoctor.trace.join import launch_of, operator_nesting
 from graphdoctor.trace.steps import Steps
 from graphdoctor.values.figures import Range, count_text, time_text
 from graphdoctor.values.trace import (
@@ -56,24 +56,26 @@ def doubts(trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes) -
 def _cold_starts(trace: Trace, steps: Steps, times: Lanes, found: Gaps) -> Iterator[Doubt]:
     if not times.warm_up_ns:
         return
-    cold = cold_calls(trace)
-    cold = cold[within(trace.calls.take(cold), steps.hosts)]
+    cold: Spans = cold_starts(trace)
+    cold = cold.take(within(cold, steps.hosts))
     # What of a call lies before the first kernel makes no GPU wait.
-    length = covered_ns_of(
-        (found.start_ns, found.end_ns), trace.calls.start_ns[cold], trace.calls.end_ns[cold]
-    )
-    longest = int(cold[length.argmax()]) if len(cold) else NONE
-    operator = operator_of(trace)[longest]
-    where = f" in {trace.names[trace.operators.name[operator]]}" if operator != NONE else ""
-    first = (
-        f"; the longest is {trace.names[trace.calls.name[longest]]}{where}, {time_text(length.max() / 1e3)}"
-        if len(cold)
-        else ""
-    )
+    length = covered_ns_of((found.start_ns, found.end_ns), cold.start_ns, cold.end_ns)
+    first = ""
+    if len(cold):
+        longest = cold.take(np.array([length.argmax()]))
+        operator = innermost(
+            trace.operators, operator_nesting(trace), longest.start_ns, longest.thread
+        )[0]
+        name = trace.names[longest.name[0]]
+        what = f"the capture from {name} on" if is_capture(name) else name
+        where = f" in {trace.names[trace.operators.name[operator]]}" if operator != NONE else ""
+        first = f"; the longest is {what}{where}, {time_text(length.max() / 1e3)}"
+    work = ("load code or set up a library", "capture CUDA graphs")
+    does = " or ".join(what for what, some in zip(work, cold_work(trace), strict=True) if some)
     yield Doubt(
         "warm-up",
-        f"The GPU waits {time_text(times.warm_up_ns / 1e3)} for cold starts, which load code or set up a library"
-        f" and happen once{first}. Shares and predictions leave them out. {PROFILE_LATER}",
+        f"The GPU waits {time_text(times.warm_up_ns / 1e3)} for cold starts, which {does} and happen"
+        f" once{first}. Shares and predictions leave them out. {PROFILE_LATER}",
         corrected=True,
     )
 
@@ -257,15 +259,22 @@ def judge_trace(
     return Judgement(verdict, reason, advice, confidence)
 
 
-def of_warm_up(judged: Judgement, times: Lanes, predicted: TracePrediction | None) -> Judgement:
-    """The judgement, unless the trace is mostly cold starts and shows no steady step."""
+def of_warm_up(
+    judged: Judgement, times: Lanes, predicted: TracePrediction | None, cold: tuple[bool, bool]
+) -> Judgement:
+    """The judgement, unless the trace is mostly cold starts (what `cold_work` says) and shows no steady step."""
     warm_up = times.warm_up_ns / (times.span_ns + times.warm_up_ns or 1)
     if warm_up <= _MOST or (predicted is not None and judged.verdict in _OF_STEADY_STEPS):
         return judged
+    work = (
+        "the first calls of kernels and libraries load code, tune and allocate",
+        "CUDA graphs are captured and instantiated",
+    )
+    does = ", and ".join(what for what, some in zip(work, cold, strict=True) if some)
     return Judgement(
         "host-bound",
-        f"Warm-up takes {warm_up:.0%} of the recorded time: the first calls of kernels and libraries load code, tune"
-        " and allocate. No graph removes that, and a steady step does not have it.",
+        f"Warm-up takes {warm_up:.0%} of the recorded time: {does}. No graph removes that, and a steady step does not"
+        " have it.",
         PROFILE_LATER,
         judged.confidence,
     )

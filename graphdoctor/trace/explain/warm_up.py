@@ -1,4 +1,5 @@
-"""Find cold starts: calls that load code, tune or set up a library because a kernel runs for the first time.
+"""Find cold starts: calls that load code, tune or set up a library because a kernel runs for the first time, and
+captures of CUDA graphs.
 
 A cold start happens once, so it says nothing of a steady step: shares and predictions leave it out.
 """
@@ -6,12 +7,14 @@ A cold start happens once, so it says nothing of a steady step: shares and predi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from graphdoctor.trace.api import (
     is_capture,
+    is_capture_end,
     is_graph_launch,
     is_instantiation,
     is_kernel_launch,
@@ -19,7 +22,7 @@ from graphdoctor.trace.api import (
     is_step_mark,
     is_synchronization,
 )
-from graphdoctor.trace.arrays import Ints, Mask, Trace, distinct, median, no_ints
+from graphdoctor.trace.arrays import Calls, Ints, Mask, Spans, Trace, distinct, median, no_ints
 from graphdoctor.trace.intervals import NONE, Window, covered_ns_of, inside, outermost, union
 from graphdoctor.trace.join import launch_of, operator_nesting, operator_of
 
@@ -60,6 +63,35 @@ def cold_calls(trace: Trace) -> Ints:
     return np.flatnonzero(
         cold | (is_long & trace.named(calls, _may_set_up) & first_operators[outer])
     )
+
+
+@lru_cache(maxsize=1)
+def cold_starts(trace: Trace) -> Calls:
+    """Return the cold calls, and the making of graphs: each capture up to its end, and each instantiation.
+
+    Graphs that are made in more than one step are no cold starts: something makes the program capture again.
+    """
+    calls = trace.calls
+    cold = cold_calls(trace)
+    begins = np.flatnonzero(trace.named(calls, is_capture))
+    instantiated = np.flatnonzero(trace.named(calls, is_instantiation))
+    made = np.union1d(begins, instantiated)
+    if not len(made) or not _in_one_step(trace, made):
+        return calls.take(cold)
+    until = calls.end_ns.copy()
+    ends = np.flatnonzero(trace.named(calls, is_capture_end))
+    for one in distinct(calls.thread[begins], len(trace.threads)).tolist():
+        opened, closed = (rows[calls.thread[rows] == one] for rows in (begins, ends))
+        place = np.searchsorted(closed, opened)
+        known = place < len(closed)
+        until[opened[known]] = calls.end_ns[closed[place[known]]]
+    return replace(calls, end_ns=until).take(np.union1d(cold, made))
+
+
+def in_cold_starts(trace: Trace, spans: Spans) -> Mask:
+    """Mark the spans that begin in a cold start of their thread."""
+    begin = spans.start_ns
+    return cold_ns(trace, spans.thread, begin, begin + 1) > 0
 
 
 def _may_set_up(name: str) -> bool:
@@ -106,19 +138,46 @@ def cold_ns(trace: Trace, thread: Ints, low: Ints, high: Ints) -> Ints:
 @lru_cache(maxsize=1)
 def cold_stretches(trace: Trace) -> dict[int, tuple[Ints, Ints]]:
     """Return the cold starts of each thread, as stretches that lie apart."""
-    cold = trace.calls.take(cold_calls(trace))
+    cold = cold_starts(trace)
     return {
         one: union(cold.start_ns[cold.thread == one], cold.end_ns[cold.thread == one])
         for one in sorted(set(cold.thread.tolist()))
     }
 
 
-def is_warm_up(trace: Trace, device: int, hosts: Sequence[Window]) -> bool:
-    """Return whether most launches in these windows, cold starts among them, are the first of their kernel."""
-    cold, calls = cold_calls(trace), trace.calls
-    if not len(cold):
-        return False
+def why_unsteady(trace: Trace, device: int, hosts: Sequence[Window]) -> str:
+    """Return why these windows show no steady step; "" if they show one."""
+    calls = trace.calls
     launching = launch_of(trace)[trace.device_events.device == device]
-    rows = distinct(launching[launching != NONE], len(calls))
+    launching = launching[launching != NONE]
+    ran = int(inside(calls.start_ns[launching], hosts).sum())
+    captured = _captured(trace)
+    if inside(calls.start_ns[captured], hosts).sum() > ran:
+        return "Most launches are captured into CUDA graphs and do not run"
+    rows = distinct(launching, len(calls))
     rows = rows[inside(calls.start_ns[rows], hosts)]
-    return bool(np.isin(rows, cold).any() and _first_uses(trace)[rows].mean() > _MOST)
+    if np.isin(rows, cold_calls(trace)).any() and _first_uses(trace)[rows].mean() > _MOST:
+        return "Most launches run their kernel for the first time, with cold starts among them"
+    return ""
+
+
+def _captured(trace: Trace) -> Ints:
+    """Return the rows of the launches that nothing on the device belongs to, made while a graph is captured.
+
+    Autograd launches from another thread than the one that captures.
+    """
+    calls, made = trace.calls, cold_starts(trace)
+    made = made.take(trace.named(made, is_capture))
+    if not len(made):
+        return no_ints()
+    launches = trace.named(calls, is_kernel_launch)
+    launch = launch_of(trace)
+    launches[launch[launch != NONE]] = False
+    begin = calls.start_ns
+    during = covered_ns_of(union(made.start_ns, made.end_ns), begin, begin + 1) > 0
+    return np.flatnonzero(launches & during)
+
+
+def cold_work(trace: Trace) -> tuple[bool, bool]:
+    """Return whether some cold starts are first calls, and whether some make graphs."""
+    return len(cold_calls(trace)) > 0, len(cold_starts(trace)) > len(cold_calls(trace))
