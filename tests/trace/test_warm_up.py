@@ -164,6 +164,18 @@ def test_a_trace_of_captures_alone_gets_no_prediction_and_says_what_to_do() -> N
     assert "the longest is the capture from cudaStreamBeginCapture on, 10 ms" in said
 
 
+def test_a_capture_after_the_last_kernel_leaves_no_step_to_judge() -> None:
+    builder = with_captures([2_000])
+    builder.events.pop()
+    builder.events.pop()
+    found = explain_trace(builder.trace(), FILE)
+    assert found.warm_up_ns == 0
+    assert found.prediction is None
+    assert found.verdict == "cannot-tell"
+    assert "no step is steady. Most launches are captured" in found.reason
+    assert LATER in found.advice
+
+
 def test_replays_after_a_capture_are_steady() -> None:
     found = explain_trace(with_captures([2_000], replays=20).trace(), FILE)
     assert found.prediction is not None

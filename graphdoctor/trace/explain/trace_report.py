@@ -19,7 +19,7 @@ from graphdoctor.trace.explain.graphed_steps import predict_from_trace
 from graphdoctor.trace.explain.hosts import line_costs, operator_costs, outermost_waits, sync_costs
 from graphdoctor.trace.explain.queue import launch_totals, queue
 from graphdoctor.trace.explain.verdict import doubts, judge_trace, of_warm_up
-from graphdoctor.trace.explain.warm_up import cold_work
+from graphdoctor.trace.explain.warm_up import cold_work, why_unsteady
 from graphdoctor.trace.intervals import NONE, Window, inside, window_of
 from graphdoctor.trace.join import launch_of, operator_nesting
 from graphdoctor.trace.read.remote import TracePath
@@ -201,7 +201,8 @@ def explain_trace(trace: Trace, file: TracePath, options: TraceOptions = _AS_IT_
         steps=len(windows),
         graph_share=own.graph_kernel_share,
     )
-    judged = of_warm_up(judged, times, prediction, cold_work(trace))
+    unsteady = why_unsteady(trace, device, hosts)
+    judged = of_warm_up(judged, times, prediction, cold_work(trace), unsteady)
     judged = occupied(judged, work, times.span_ns / 1e3 / len(windows))
     return TraceReport(
         **structs.asdict(own),

@@ -260,10 +260,20 @@ def judge_trace(
 
 
 def of_warm_up(
-    judged: Judgement, times: Lanes, predicted: TracePrediction | None, cold: tuple[bool, bool]
+    judged: Judgement,
+    times: Lanes,
+    predicted: TracePrediction | None,
+    cold: tuple[bool, bool],
+    unsteady: str,
 ) -> Judgement:
-    """The judgement, unless the trace is mostly cold starts (what `cold_work` says) and shows no steady step."""
+    """The judgement, unless the trace is mostly cold starts (what `cold_work` says) or has no steady step.
+
+    `unsteady`: why it has none, "" where it has one.
+    """
     warm_up = times.warm_up_ns / (times.span_ns + times.warm_up_ns or 1)
+    if unsteady and warm_up <= _MOST:
+        reason = f"The trace does not show what the GPU waits for, because no step is steady. {unsteady}."
+        return Judgement("cannot-tell", reason, PROFILE_LATER, "low")
     if warm_up <= _MOST or (predicted is not None and judged.verdict in _OF_STEADY_STEPS):
         return judged
     work = (
