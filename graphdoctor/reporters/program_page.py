@@ -32,7 +32,8 @@ _MOST_WAITS = 6
 _LEAST_SHARE = 0.005  # of a row for DataLoaders: what is not 0%
 _LITTLE_SLOWER = 1.05
 _MOST_STEP_COLUMNS = 34
-_MOST_CHANGED = 24  # rows of a change
+_MOST_CHANGED = 40  # rows of a change
+_LAST_CHANGED = 12  # of them those that are shown of its end, where a new function is called
 _STYLES = {"safe": "green", "partly-safe": "yellow", "unsafe": "red", "unknown": "blue"}
 _HUNK = re.compile(r"@@ -(\d+)")
 
@@ -231,8 +232,10 @@ def _write_changes(page: Page, report: ProgramReport) -> None:
         write_frame(page, Frame(title, "bold green", headline, notes=notes))
     for index, (location, rows) in enumerate(frames):
         is_last = index == len(frames) - 1
-        shown = rows if page.look.show_all else rows[:_MOST_CHANGED]
-        more = [("note", f"{len(rows) - len(shown)} more lines")] if len(rows) > len(shown) else []
+        if len(rows) > _MOST_CHANGED and not page.look.show_all:
+            left_out = len(rows) - _MOST_CHANGED
+            cut = CodeRow("", f"... {left_out} more lines", "dim")
+            rows = [*rows[: _MOST_CHANGED - _LAST_CHANGED], cut, *rows[-_LAST_CHANGED:]]
         write_frame(
             page,
             Frame(
@@ -240,8 +243,8 @@ def _write_changes(page: Page, report: ProgramReport) -> None:
                 title_style="bold green",
                 headline=headline if index == 0 else "the same, in another place",
                 location=location,
-                rows=shown,
-                notes=[*more, *(notes if is_last else [])],
+                rows=rows,
+                notes=notes if is_last else [],
             ),
         )
 

@@ -441,6 +441,22 @@ def test_a_step_that_gets_no_faster_is_not_changed(tmp_path: Path) -> None:
     assert "Try the change" not in page and "1 change" not in page
 
 
+def test_the_speedup_waits_for_what_the_change_does_not_handle(tmp_path: Path) -> None:
+    def proposed(name: str, *findings: Finding) -> Proposal:
+        source = PROGRAMS["a loop that reads its loss in the middle"]
+        step = step_in(tmp_path / name, source, *findings)
+        assert step.report is not None
+        whole = replace(ESTIMATE, whole_speedup=Range(2.0, 3.0, 4.0))
+        return CaptureStep().propose(replace(step, report=replace(step.report, estimate=whole)))
+
+    read = proposed("a.py", HOST_READ)
+    assert read.gain == Range(2.0, 3.0, 4.0)
+    assert read.clause.endswith(" (3x (2x to 4x), predicted)")
+    left = proposed("b.py", HOST_READ, replace(HOST_READ, rule="GD105"))
+    assert left.gain is None
+    assert left.clause.endswith(" (3x (2x to 4x), predicted once GD105 is fixed)")
+
+
 def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None:
     def body(name: str) -> list[str]:
         file = tmp_path / f"{name.replace(' ', '_')}.py"  # its tree is kept by the name

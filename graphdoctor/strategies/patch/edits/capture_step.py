@@ -114,7 +114,10 @@ class CaptureStep:
         changes = (*changes, *unchecked_distributions(step.report.findings, file))
         estimate = step.report.estimate
         gain = estimate.whole_speedup if estimate is not None else None
-        predicted = f" ({ratio_range(gain)}, predicted)" if gain is not None else ""
+        refused = {f.rule for f in step.report.findings if f.effect == "capture-fails"}
+        left = sorted(refused.difference(self.cures))
+        once = f" once {joined(left)} {'is' if len(left) == 1 else 'are'} fixed" if left else ""
+        predicted = f" ({ratio_range(gain)}, predicted{once})" if gain is not None else ""
         functions = joined([f"`{name}()`" for name in names])
         return Proposal(
             self.name,
@@ -123,7 +126,7 @@ class CaptureStep:
             f"{functions} {'runs' if len(names) == 1 else 'run'} the step, replayed as"
             f" {'a graph' if len(names) == 1 else 'graphs'} after the first calls{predicted}",
             covers=(file, range(span.first_line, span.last_line + 1)),
-            gain=gain,
+            gain=None if left else gain,
         )
 
 
