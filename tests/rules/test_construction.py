@@ -12,6 +12,7 @@ from tests.support.programs import run
 
 LINES = """\
 {construction}
+device = "cuda"
 
 def train():
     optimizer.step()
@@ -21,7 +22,7 @@ def train():
 def cure(path: Path, construction: str, *, tensor_rate: bool = False) -> str:
     file = path / "train.py"
     file.write_text(LINES.format(construction=construction), encoding="utf-8")
-    line = construction.count("\n") + 4
+    line = construction.count("\n") + 5
     found = construction_of([Location(str(file), line)], "Adam")
     return found.capturable(tensor_rate=tensor_rate)[0] if found is not None else ""
 
@@ -58,6 +59,17 @@ def test_the_statement_that_constructs_the_optimizer_is_the_one_to_change(
     construction: str, fix: str, tmp_path: Path
 ) -> None:
     assert cure(tmp_path, construction) == fix
+
+
+def test_a_program_that_names_no_gpu_moves_its_model_first(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("optimizer = Adam(p)\noptimizer.step()\n", encoding="utf-8")
+    found = construction_of([Location(str(file), 2)], "Adam")
+    assert found is not None
+    assert found.capturable(tensor_rate=False)[0] == (
+        "Change line 1 of train.py to `optimizer = Adam(p, capturable=True)`. "
+        "Move the model to the GPU first: `capturable=True` fails on the CPU."
+    )
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,25 @@ class Construction(NamedTuple):
         fix = f"Change {lines} to `{code}`."
         if len(code) > _LONGEST:
             fix = f"Pass `{given}` to `{chooses}()` ({lines})."
+        if not self._names_gpu():
+            return f"{fix} Move the model to the GPU first: `capturable=True` fails on the CPU.", ()
         if isinstance(self.call.func, (ast.Call, ast.Subscript)):
             return (
                 f"{fix} `{chooses}` chooses the class. SGD, for example, has no `capturable`.",
                 (),
             )
         return fix, instead_of_call(self.file, self.call, new) if "(..., " not in given else ()
+
+    def _names_gpu(self) -> bool:
+        """Whether the file names a GPU: `.cuda()`, `"cuda:0"`, or a device that another file chose."""
+        tree = tree_of(self.file)
+        names = {
+            getattr(node, "attr", None) or getattr(node, "id", None) or getattr(node, "value", None)
+            for node in (ast.walk(tree) if tree is not None else ())
+            if isinstance(node, (ast.Attribute, ast.Name))
+            or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+        }
+        return any("cuda" in str(name).lower() or "device" in str(name).lower() for name in names)
 
     def _asks_for_gpu(self) -> str:
         """The call with which the program asks whether there is a GPU; "" in a program that needs one."""
