@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
 from graphdoctor.reporters.trace_page import VERDICT_STYLES
-from graphdoctor.values.compared_traces import FolderReport, Job, RankComparison, WorkerDifference
+from graphdoctor.values.compared_traces import (
+    FolderReport,
+    Job,
+    RankComparison,
+    RankGroup,
+    WorkerDifference,
+)
 from graphdoctor.values.figures import Range, count_text, first_of, time_text
 from graphdoctor.values.locations import path_text
 from graphdoctor.values.trace import TraceReport
@@ -23,6 +29,8 @@ def render(report: FolderReport, look: Look) -> str:
     job = report.job
     page.line((count_text(len(report.workers), "rank" if job else "worker"), "bold"),
               (f"  {path_text(report.folder, look.base)}", "dim"))  # fmt: skip
+    if report.left_out:
+        page.paragraph(report.left_out)
     if job is not None:
         _write_job(page, job)
     if report.ranks is not None:
@@ -65,8 +73,8 @@ def _write_job(page: Page, job: Job) -> None:
         )
         page.paragraph(
             f"step {_times_text(group.step_us)}, busy {_shares_of(group.device_busy_share)}, launch-bound"
-            f" {_shares_of(group.launch_bound_share)}, sync wait {_shares_of(group.sync_wait_share)},"
-            f" exposed communication {_shares_of(group.communication_share)}",
+            f" {_shares_of(group.launch_bound_share)}, exposed communication {_shares_of(group.communication_share)},"
+            f" {syncs_text(group)}",
             indent=4,
         )
         if not job.slowest or page.look.show_all:
@@ -75,6 +83,14 @@ def _write_job(page: Page, job: Job) -> None:
         page.paragraph(
             f"and {count_text(len(job.groups) - _GROUPS, 'group')} more (--all)", indent=2
         )
+
+
+def syncs_text(group: RankGroup) -> str:
+    """What host syncs cost: of a sync-bound group what goes with them, which is more than the waits themselves."""
+    through = group.idle_through_syncs
+    if group.verdict == "sync-bound" and through is not None:
+        return f"{_shares_of(through)} of the idle time goes without host syncs"
+    return f"sync wait {_shares_of(group.sync_wait_share)}"
 
 
 def ranks_text(workers: Sequence[str]) -> str:

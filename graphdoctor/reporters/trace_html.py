@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.trace_folder import ranks_text
+from graphdoctor.reporters.trace_folder import ranks_text, syncs_text
 from graphdoctor.reporters.trace_page import (
     gap_parts,
     kernel_text,
@@ -76,6 +76,7 @@ def render(report: AnyTrace, look: Look) -> str:
         steps_text=steps_text,
         time_text=time_text,
         ranks_text=ranks_text,
+        syncs_text=syncs_text,
     )
 
 

@@ -62,7 +62,8 @@ class RankComparison(Struct, frozen=True):
 class RankGroup(Struct, frozen=True, kw_only=True):
     """Ranks whose shares of the time are within a tenth of those of the first; ranges are least, median, most.
 
-    `verdict`, `reason` and `advice` are those of most of the ranks.
+    `verdict`, `reason` and `advice` are those of most of the ranks. `idle_through_syncs` is of the ranks that are
+    sync-bound by their prediction: the part of the idle time that goes without host syncs.
     """
 
     workers: tuple[str, ...]
@@ -74,6 +75,7 @@ class RankGroup(Struct, frozen=True, kw_only=True):
     launch_bound_share: Range
     sync_wait_share: Range
     communication_share: Range
+    idle_through_syncs: Range | None = None
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -102,6 +104,7 @@ class FolderReport(Struct, frozen=True, kw_only=True):
     folder: str
     workers: tuple[TraceReport, ...]
     differences: tuple[WorkerDifference, ...]
+    left_out: str = ""  # which files of earlier profiler cycles are not read
     failures: tuple[str, ...] = ()  # files that could not be read, with the reason
     ranks: RankComparison | None = None
     job: Job | None = None  # of two ranks and more

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from graphdoctor.reporters import trace_folder
+from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import written
 from graphdoctor.trace.explain import folder as folder_module
 from graphdoctor.trace.explain.folder import explain_folder, process_pool
@@ -51,6 +53,23 @@ def test_the_least_and_the_most_of_a_figure_are_named_with_their_workers(tmp_pat
     assert kernels.figure == "kernels"
     assert (kernels.low, kernels.high) == (11, 13)
     assert (kernels.low_worker, kernels.high_worker) == ("w1", "w0")
+
+
+def test_of_several_profiler_cycles_the_newest_of_each_rank_counts(tmp_path: Path) -> None:
+    """torch's `tensorboard_trace_handler` writes a file a cycle, numbered by ns, Composer by batch."""
+    for rank, cycle, kernels in ((0, 90, 3), (0, 100, 10), (1, 90, 4), (1, 100, 10)):
+        worker(kernels, 5.0).write(tmp_path / f"rank{rank}.{cycle}.pt.trace.json")
+    (tmp_path / "other").mkdir()
+    worker(10, 5.0).write(tmp_path / "other" / "rank0.90.pt.trace.json")
+    found = explain_folder(tmp_path, TraceOptions(gpu="h100"), lambda text: None)
+    assert sorted(Path(one.file).name for one in found.workers) == [
+        "rank0.100.pt.trace.json",
+        "rank0.90.pt.trace.json",
+        "rank1.100.pt.trace.json",
+    ]
+    assert found.differences == ()
+    assert found.left_out.startswith("2 files of earlier profiler cycles are left out")
+    assert found.left_out in " ".join(trace_folder.render(found, Look(width=120)).split())
 
 
 def test_workers_of_one_name_are_told_apart_by_their_files(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from graphdoctor.trace.read.file import read_trace
 from graphdoctor.values.compared_traces import FolderReport, Job, RankComparison, RankTime
 from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport, TraceVerdict
 from tests.support.trace_stories import REAL
-from tests.support.traces import launch_bound
+from tests.support.traces import TraceBuilder, launch_bound
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,30 @@ def test_ranks_are_grouped_by_their_shares_and_judged_by_most_of_the_group(
     assert (first.workers, first.verdict) == (("rank 0", "rank 1", "rank 3"), "launch-bound")
     assert (second.workers, second.verdict) == (("rank 2",), "sync-bound")
     assert second.sync_wait_share.mid == pytest.approx(0.5, abs=0.001)
+
+
+def test_a_sync_bound_group_shows_what_goes_without_its_syncs_and_no_wait_of_zero() -> None:
+    """The waits are short, but the host never gets ahead: launches after them are what the GPU waits for."""
+    builder = TraceBuilder()
+    for place in range(40):
+        at = 1000.0 + 100 * place
+        builder.launch((at, 5), (at + 7, 60))
+        builder.call("cudaStreamSynchronize", at + 10, 58)
+    waiting = explain_trace(builder.trace(), Path("r.json"))
+    assert waiting.verdict == "sync-bound"
+    assert waiting.sync_wait_share < 0.05
+    job = job_of(replace(waiting, worker="rank 0"), replace(waiting, worker="rank 1"))
+    (group,) = job.groups
+    assert group.idle_through_syncs is not None
+    share = f"{group.idle_through_syncs.mid:.0%} of the idle time goes"
+    assert share in waiting.reason
+    report = folder([replace(waiting, worker=f"rank {number}") for number in range(2)])
+    for page in (
+        trace_folder.render(report, Look(width=200)),
+        trace_html.render(report, Look()),
+    ):
+        assert f"{share} without host syncs" in page
+    assert "sync wait" not in trace_folder.render(report, Look(width=200))
 
 
 def straggling(workers: Sequence[TraceReport]) -> RankComparison:

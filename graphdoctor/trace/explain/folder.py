@@ -25,8 +25,9 @@ from graphdoctor import __version__
 from graphdoctor.trace.arrays import median_of
 from graphdoctor.trace.explain.ranks import RankLane, compact, compare_ranks, rank_lane
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
+from graphdoctor.trace.explain.verdict import idle_through_syncs
 from graphdoctor.trace.read.file import read_trace
-from graphdoctor.trace.read.names import without_copies
+from graphdoctor.trace.read.names import newest_cycles, without_copies
 from graphdoctor.trace.read.remote import ENDINGS, RemotePath, TracePath
 from graphdoctor.values.compared_traces import (
     FolderReport,
@@ -36,7 +37,7 @@ from graphdoctor.values.compared_traces import (
     WorkerDifference,
 )
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.figures import Range, time_text
+from graphdoctor.values.figures import Range, count_text, time_text
 from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
 
 _ALIKE = 0.1  # of the time, in each share
@@ -110,8 +111,18 @@ def _describe(group: Sequence[TraceReport]) -> RankGroup:
         reason=first.reason,
         advice=first.advice,
         step_us=_range(group, lambda one: one.step_us),
+        idle_through_syncs=_idle_through_syncs(group),
         **{name: _range(group, share) for name, share in _SHARES.items()},
     )
+
+
+def _idle_through_syncs(group: Sequence[TraceReport]) -> Range | None:
+    found = [
+        idle_through_syncs(one.prediction)
+        for one in group
+        if one.verdict == "sync-bound" and one.prediction is not None
+    ]
+    return Range(min(found), median_of(found), max(found)) if found else None
 
 
 def _range(workers: Sequence[TraceReport], figure: Callable[[TraceReport], float]) -> Range:
@@ -227,11 +238,12 @@ def explain_folder(
     An `executor` explains them side by side, here or on other machines that reach the same files; the report is the
     same, byte for byte. `most_bytes` is for one trace.
     """
-    files = trace_files(folder)
-    if not files:
+    found_files = trace_files(folder)
+    if not found_files:
         raise UsageError(
             f"{folder} has no traces: expected files whose names end in {', '.join(ENDINGS)}."
         )
+    files = newest_cycles(found_files)
     workers: list[TraceReport] = []
     lanes: list[RankLane] = []
     failures: list[str] = []
@@ -261,11 +273,21 @@ def explain_folder(
         schema_version=TRACE_SCHEMA_VERSION,
         tool_version=__version__,
         folder=str(folder),
+        left_out=_left_out(len(found_files) - len(files)),
         workers=tuple(workers),
         differences=tuple(_differences(workers)),
         failures=tuple(failures),
         ranks=ranks,
         job=job,
+    )
+
+
+def _left_out(earlier: int) -> str:
+    are = "is" if earlier == 1 else "are"
+    return (
+        f"{count_text(earlier, 'file')} of earlier profiler cycles {are} left out: the newest of each rank counts."
+        if earlier
+        else ""
     )
 
 
@@ -332,7 +354,7 @@ def process_pool(folder: TracePath, most_bytes: int | None) -> Iterator[Executor
     sizes = [
         (path.size_bytes if isinstance(path, RemotePath) else path.stat().st_size)
         * (1 if path.name.endswith((".json", ".sqlite")) else _PACKED)
-        for path in trace_files(folder)
+        for path in newest_cycles(trace_files(folder))
     ]
     count = min(_cores(), len(sizes))
     if most_bytes is not None and sizes:

@@ -369,11 +369,11 @@ def _syncs_are_the_cause(predicted: TracePrediction) -> bool:
     """Whether most of the idle time would go if the host merely did not wait."""
     idle = predicted.eager_us.mid - predicted.device_busy_us
     is_idle = idle > _LITTLE * predicted.eager_us.mid
-    return bool(predicted.syncs and is_idle and _idle_through_syncs(predicted) > _MOST)
+    return bool(predicted.syncs and is_idle and idle_through_syncs(predicted) > _MOST)
 
 
-def _idle_through_syncs(predicted: TracePrediction) -> float:
-    """The part of the idle time that would go without waits for results."""
+def idle_through_syncs(predicted: TracePrediction) -> float:
+    """Return the part of the idle time that would go without waits for results."""
     idle = predicted.eager_us.mid - predicted.device_busy_us
     return (predicted.eager_us.mid - predicted.without_syncs_us.mid) / idle
 
@@ -436,7 +436,7 @@ def _words(
         a_step = count_text(round(predicted.syncs), "time")
         return (
             f"The CPU waits for results {a_step} a step. Without these waits the CPU is ahead of the GPU, and"
-            f" {_idle_through_syncs(predicted):.0%} of the idle time goes: fix them first.{where}",
+            f" {idle_through_syncs(predicted):.0%} of the idle time goes: fix them first.{where}",
             "Keep values on the GPU, and read them once after the step.",
         )
     if verdict == "gpu-bound":
