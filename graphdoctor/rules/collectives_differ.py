@@ -14,6 +14,8 @@ class CollectivesDiffer(Rule):
     or fewer of them, the ranks wait for each other forever. If the sizes differ, NCCL can also write
     wrong values. A capture only records the collectives and notices nothing; the replay hangs.
 
+    The operators between the collectives may differ from rank to rank: each rank captures its own step.
+
     False alarm: the ranks differ only in this analysis, for example because one rank reads a file that
     the other ranks do not have.
 

@@ -15,6 +15,9 @@ from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.rules.scalars_differ import scalar_hits, unexplained_scalars
 from graphdoctor.values.recording import Op, Recording
 
+_UNKNOWN = 'Construct the optimizer with lr=torch.tensor(lr, device="cuda").'
+_SCHEDULER = "Call scheduler.step() outside the captured step."
+
 
 class FrozenLearningRate(RecordingRule):
     """The learning rate is a Python number that changes.
@@ -37,10 +40,7 @@ class FrozenLearningRate(RecordingRule):
     effect = "replay-is-wrong"
     is_glue = True
     evidence = MEASURED
-    fix = (
-        'Pass lr=torch.tensor(lr, device="cuda") (SGD: with fused=True), and call '
-        "scheduler.step() outside the captured step."
-    )
+    fix = f"{_UNKNOWN} {_SCHEDULER}"
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         if not rates_change(recording):
@@ -100,10 +100,22 @@ def _fix(recording: Recording, op: Op | None) -> str:
     kinds = {reads_a_rate(info) for info in recording.optimizers if info.lr_kind == "float"}
     if kinds == {True}:
         return OUTSIDE
-    advice = stored_rate_advice((op.location, *op.stack) if op is not None else ())
-    if advice:
-        return f'Construct the optimizer with lr=torch.tensor(lr, device="cuda") (SGD: with fused=True). {advice}'
-    return f"{FrozenLearningRate.fix} {OUTSIDE}" if True in kinds else FrozenLearningRate.fix
+    made = _constructions(recording) or _UNKNOWN
+    stored = stored_rate_advice((op.location, *op.stack) if op is not None else ())
+    fix = f"{made} {stored or _SCHEDULER}"
+    return f"{fix} {OUTSIDE}" if True in kinds else fix
+
+
+def _constructions(recording: Recording) -> str:
+    """How to construct each optimizer whose rate is a number, so that replays read the rate; "" if there is none."""
+    arguments: dict[str, str] = {}
+    for info in recording.optimizers:
+        if info.lr_kind == "float" and not reads_a_rate(info):
+            more = ", fused=True" if info.capturable is None and not info.fused else ""
+            more = ", capturable=True" if info.capturable is False else more
+            arguments[info.class_name] = f'lr=torch.tensor(lr, device="cuda"){more}'
+    named = (f"{name} with `{arguments[name]}`" for name in sorted(arguments))
+    return f"Construct {', and '.join(named)}." if arguments else ""
 
 
 def _slow_schedules(recording: Recording) -> Iterator[Hit]:

@@ -14,6 +14,9 @@ _READ_LATER = (
     "Call `scaler.get_scale()` outside the step, after the replay, together with what depends on the scale,"
     " such as `scheduler.step()`."
 )
+_OUTSIDE = (
+    "Or call scaler.step() and scaler.update() outside the captured region, after the replay."
+)
 
 
 class GradScalerRead(RecordingRule):
@@ -38,8 +41,8 @@ class GradScalerRead(RecordingRule):
     is_glue = True
     evidence = MEASURED
     fix = (
-        "Use Adam, AdamW or SGD with fused=True, which takes the flag on the GPU, or bfloat16, which needs no"
-        " scaler. Or call scaler.step() and scaler.update() outside the captured region, after the replay."
+        "Use Adam, AdamW or SGD with fused=True, which takes the flag on the GPU, or bfloat16, which needs no "
+        f"scaler. {_OUTSIDE}"
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -95,14 +98,13 @@ class GradScalerRead(RecordingRule):
 
 def _fix(recording: Recording) -> str:
     """The way out that some optimizer of the step does not have is left out."""
-    without = sorted(
-        each.class_name
-        for each in recording.optimizers
-        if not each.fused and each.class_name not in ("Adam", "AdamW", "SGD")
-    )
-    if not without:
-        return ""
-    return (
-        f"{without[0]} has no fused=True for a GPU. Train in bfloat16, which needs no scaler. Or call scaler.step()"
-        " and scaler.update() outside the captured region, after the replay."
-    )
+    names = sorted({each.class_name for each in recording.optimizers if not each.fused})
+    without = [name for name in names if name not in ("Adam", "AdamW", "SGD")]
+    if without:
+        return f"{without[0]} has no fused=True for a GPU. Train in bfloat16, which needs no scaler. {_OUTSIDE}"
+    if names:
+        return (
+            f"Construct {' and '.join(names)} with `fused=True`, which takes the flag on the GPU. Or train in "
+            f"bfloat16, which needs no scaler. {_OUTSIDE}"
+        )
+    return ""

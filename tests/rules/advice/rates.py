@@ -112,6 +112,7 @@ def pair(
     RATES.after(after)  # type: ignore[arg-type]
 
 
+_RATE = 'lr=torch.tensor(lr, device="cuda")'
 _OUTSIDE = "Call optimizer.step() outside the captured region, after the replay"
 
 pair(
@@ -134,8 +135,13 @@ pair(
     lambda: rates(fused, how="assigned"), lambda: rates(fused, how="outside"), same=False,
 )  # fmt: skip
 pair(
-    "GD204", "updates that tensor in place", "rate_scaled_in_group",
+    "GD204", f"Construct SGD with `{_RATE}, fused=True`. Then `group['lr'] *= 0.5`", "rate_scaled_in_group",
     lambda: scaled(sgd), lambda: scaled(fused),
+)  # fmt: skip
+pair(
+    "GD204", f"Construct Adam with `{_RATE}`. Then `group['lr'] *= 0.5`", "rate_of_adam_scaled_in_group",
+    lambda: scaled(lambda p: adam(p, capturable=True)),
+    lambda: scaled(lambda p: adam(p, lr=rate(), capturable=True)),
 )  # fmt: skip
 pair(
     "GD111", "by `group['lr'].fill_(0.1 * 0.5 ** epoch[0])`, before each replay", "adam_with_an_assigned_rate",

@@ -91,10 +91,7 @@ class Lion(torch.optim.Optimizer):
                 state["mean"].lerp_(p.grad, 0.01)
 
 
-FUSED = "fused=True"
-
-
-@SCALERS.before("GD112", FUSED)
+@SCALERS.before("GD112", "Construct SGD with `fused=True`")
 def clipped_sgd() -> object:
     return scaled(sgd, clips=True)
 
@@ -104,7 +101,7 @@ def clipped_fused_sgd() -> object:
     return scaled(fused_sgd, clips=True)
 
 
-@SCALERS.before("GD112", FUSED)
+@SCALERS.before("GD112", "Construct AdamW with `fused=True`")
 def scaled_adamw() -> object:
     return scaled(adamw)
 
@@ -172,7 +169,7 @@ def adversarial(optimizer_of: Callable[[Params], torch.optim.Optimizer]) -> obje
     )
 
 
-@SCALERS.before("GD112", FUSED)
+@SCALERS.before("GD112", "Construct SGD with `fused=True`")
 def adversaries_with_one_scaler() -> object:
     return adversarial(sgd)
 
