@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import torch
 
 from graphdoctor.cli import main
 from graphdoctor.reporters import program_page
@@ -104,3 +105,38 @@ def test_the_page_shows_hostile_names_as_they_are() -> None:
     page = program_page.render(report, Look(width=80, color_system=None, base=os.getcwd()))
     assert "\x1b" not in page and "[bold]twice[/bold]" in page and "The program failed" in page
     assert max(map(len, page.splitlines())) <= 80
+
+
+WARNS = """\
+import numpy
+import torch
+
+model = torch.nn.Linear(4, 1, device=torch.device({device!r}))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+held = [torch.distributed.reduce_op]  # reading its class warns
+
+def train_step(batch):
+    loss = model(batch).sum() + len(held)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+scheduler.step()
+for _ in range(10):
+    train_step(torch.tensor([numpy.ones(4, dtype="float32")] * 3, device={device!r}))
+"""
+
+
+def test_warnings_name_the_lines_that_python_names(tmp_path: Path) -> None:
+    """torch's functions are called by graphdoctor's; and what graphdoctor reads may warn, too."""
+    file = tmp_path / "program.py"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    file.write_text(WARNS.format(device=device))
+    alone = subprocess.run([sys.executable, file], capture_output=True, text=True, check=True)
+    expected = [line for line in alone.stderr.splitlines() if "Warning: " in line]
+    assert [line.split(": ")[0] for line in expected] == [f"{file}:15", f"{file}:17"]
+    file.write_text(WARNS.format(device="cuda"))
+    done = graphdoctor(file)
+    assert [line for line in done.stderr.splitlines() if "Warning: " in line] == expected
+    assert "1 step: 1 " in done.stderr

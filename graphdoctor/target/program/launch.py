@@ -11,13 +11,16 @@ import runpy
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
+from typing import TextIO
 
+from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.program.ending import ProgramEnded
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.program import Ending
@@ -25,6 +28,9 @@ from graphdoctor.values.program import Ending
 EXIT_INTERRUPTED = 130
 _HERE = str(Path(__file__).parents[2]) + os.sep
 _LAUNCHING = (f"{os.sep}runpy.py", "<frozen runpy>")
+_TARGET = f"{_HERE}target{os.sep}"
+# These call the program's functions in torch's place; the rest of `target/` looks at what the program holds.
+_CALLING = tuple(f"{_TARGET}program{os.sep}{name}.py" for name in ("events", "watch"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ def run_program(
         else _script(program, changed)
     )
     others = frozenset(threading.enumerate())
-    with _as_main(program), instead_of(changed):
+    with _as_main(program), instead_of(changed), _warnings_of_program():
         ended = _run(main, is_ended)
         if ended.ending == "finished":
             ended = _after_threads(ended, others)
@@ -158,6 +164,40 @@ def _traceback(error: BaseException) -> str:
 
 def _is_ours(filename: str) -> bool:
     return filename.startswith(_HERE) or filename.endswith(_LAUNCHING)
+
+
+@contextmanager
+def _warnings_of_program() -> Iterator[None]:
+    """In the block, warnings name lines as without graphdoctor, whose frames are between the program and torch."""
+    show = warnings.showwarning
+
+    def show_at_program(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        frame: FrameType | None = sys._getframe(1) if is_machinery(filename) else None
+        while frame is not None and (frame.f_code.co_filename, frame.f_lineno) != (
+            filename,
+            lineno,
+        ):
+            frame = frame.f_back
+        while frame is not None and is_machinery(name := frame.f_code.co_filename):
+            if name.startswith(_TARGET) and name not in _CALLING:
+                return  # graphdoctor looks at an object that warns when it is read
+            frame = frame.f_back
+        if frame is not None and filename.startswith(_HERE):
+            filename, lineno = frame.f_code.co_filename, frame.f_lineno
+        show(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show_at_program
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 class _Loader(importlib.abc.SourceLoader):
