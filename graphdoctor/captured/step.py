@@ -51,6 +51,7 @@ from graphdoctor.graphs.whole_step import detached
 from graphdoctor.pipeline import Setting, put_back, stages
 from graphdoctor.proof.stage import prove_whole_step
 from graphdoctor.proof.verify import verify_whole_step
+from graphdoctor.rules.scalars_differ import ScalarsDiffer, unexplained_scalars
 from graphdoctor.strategies.evidence import Studied
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
@@ -80,6 +81,10 @@ _ONLY_FORWARD = (
 )
 _READS_SCHEDULE = (
     "the step reads the progress of a learning rate schedule: move `get_last_lr()` after the step"
+)
+_PASS_NUMBER = (
+    "Compute the number in the training loop, from a counter of the loop, and pass the number to the step as a"
+    " float argument."
 )
 Key = tuple[Hashable, Hashable]  # of the call, and of the gradients that it finds
 
@@ -409,6 +414,8 @@ class CapturedStep:
                     setting = Setting(device, AnalyzeOptions(iterations=_ITERATIONS, strategies=()))
                     studied = stages.study(target, setting)
                     if reason := next(iter(obstacles(studied)), ""):
+                        if _is_computed_number(studied):
+                            return f"{reason} {_PASS_NUMBER}"
                         return "; ".join(filter(None, (reason, self._why_no_python)))
                     made, why = self._proved(studied, self._takes_numbers(args, kwargs))
                     if made is None:
@@ -545,6 +552,18 @@ class CapturedStep:
 def _outermost_modules(roots: Mapping[str, object]) -> list[torch.nn.Module]:
     found = [root for root in roots.values() if isinstance(root, torch.nn.Module)]
     return list({id(module): module for module in found}.values())
+
+
+def _is_computed_number(studied: Studied) -> bool:
+    """Whether the first finding is a float that the step computes, such as the decay of an average from its count.
+
+    Floats that the program computes are in tensors by now.
+    """
+    first = next(iter(studied.diagnosis.findings), None)
+    if first is None or first.rule != ScalarsDiffer.id:
+        return False
+    found = unexplained_scalars(studied.recording, in_optimizer=False)
+    return any(type(change.after) is float for each in found for change in each.difference.changes)
 
 
 def _requires_gradient(leaf: object) -> bool:

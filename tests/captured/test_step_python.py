@@ -168,6 +168,57 @@ def schedule_moves_first(wrap: Wrap) -> Found:
     return _run(agent, wrap(agent.early), 10)
 
 
+class Average:
+    """An average of weights whose decay grows with its own count, as EMA classes of public training code have it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.updates = 0
+        self.weights = [each.detach().clone() for each in model.parameters()]
+
+    def update(self, model: nn.Module) -> None:
+        self.updates += 1
+        self.follow(model, min(0.99, (1 + self.updates) / (10 + self.updates)))
+
+    @torch.no_grad()
+    def follow(self, model: nn.Module, decay: float) -> None:
+        for slow, fast in zip(self.weights, model.parameters(), strict=True):
+            slow.lerp_(fast, 1 - decay)
+
+
+def average_with_its_own_count(wrap: Wrap) -> Found:
+    agent = Agent()
+    average = Average(agent.model)
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        loss = agent.loss(x)
+        agent.fast.zero_grad()
+        loss.backward()
+        agent.fast.step()
+        average.update(agent.model)
+        return loss
+
+    found, model, _ = _run(agent, wrap(train_step), 5)
+    return [*found, *average.weights], model, average.updates
+
+
+def average_with_the_decay_as_argument(wrap: Wrap) -> Found:
+    """As docs/capture.md and `explain()` say."""
+    agent = Agent()
+    average = Average(agent.model)
+
+    def train_step(x: torch.Tensor, decay: float) -> torch.Tensor:
+        loss = agent.loss(x)
+        agent.fast.zero_grad()
+        loss.backward()
+        agent.fast.step()
+        average.follow(agent.model, decay)
+        return loss
+
+    step = wrap(train_step)
+    found = [step(_x(i), min(0.99, (2 + i) / (11 + i))) for i in range(12)]
+    return [*found, *average.weights], agent.model, None
+
+
 def rate_is_returned(wrap: Wrap) -> Found:
     """`get_last_lr()` of a schedule that the program moves is no constant."""
     agent = Agent()
@@ -199,6 +250,7 @@ def rate_is_returned(wrap: Wrap) -> Found:
         (number_changes_in_a_loop, 0),
         (schedule_moves_first, 0),
         (rate_is_returned, 0),
+        (average_with_the_decay_as_argument, 9),
     ],
 )
 def test_the_python_of_a_step_runs_once_for_each_call(
@@ -214,6 +266,13 @@ def test_the_python_of_a_step_runs_once_for_each_call(
             torch.testing.assert_close(other, weight, rtol=1e-5, atol=1e-6)
     assert numbers_found == numbers
     assert step.replayed == replays, step.explain()
+
+
+def test_a_float_that_the_step_computes_for_the_gpu_is_to_be_an_argument() -> None:
+    with EmulatedDevice():
+        _, _, step = in_eager_and_captured(average_with_its_own_count)
+    assert step.replayed == 0
+    assert "pass the number to the step as a float argument" in step.explain()
 
 
 def test_a_step_without_numbers_of_its_own_has_no_python_part() -> None:
