@@ -28,16 +28,18 @@ class Traits:
     """What is known of a graph. `repeats`: running its operators twice is the same as once.
 
     `hands_out`: answers are its own memory, and may come back as the inputs of the next call.
+    `is_audited`: a replay that is discarded would be reported as the program's fault.
     """
 
     repeats: bool
     launches: int
     hands_out: bool = False
+    is_audited: bool = False
 
     @property
     def may_run_for_nothing(self) -> bool:
         """Whether the model can still be called after a replay that does not count."""
-        return self.repeats and not self.hands_out
+        return self.repeats and not self.hands_out and not self.is_audited
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from graphdoctor.device.real import WatchedDevice
 from graphdoctor.estimate import launches
 from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.graphs.calls import Unwatchable
+from graphdoctor.graphs.calls.tally import audits_paused, is_auditing
 from graphdoctor.graphs.guards import Modes
 from graphdoctor.graphs.modules import modules_by_path
 from graphdoctor.graphs.whole_step import CapturedStep, detached
@@ -87,7 +88,7 @@ def study(model: torch.nn.Module, inputs: Inputs, device: AnyDevice, setup: Setu
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Outside inference mode, whose tensors nobody may write to later, and without autocast's cache.
+    """Outside inference mode, whose tensors nobody may write to later, and without autocast's cache and audits.
 
     A cached copy of a weight would be all that the graph ever sees of it.
     """
@@ -95,7 +96,12 @@ def alone() -> Iterator[None]:
     torch.set_autocast_cache_enabled(False)
     torch.clear_autocast_cache()
     try:
-        with generators_kept(), collecting_rarely(), torch.inference_mode(False):
+        with (
+            audits_paused(),
+            generators_kept(),
+            collecting_rarely(),
+            torch.inference_mode(False),
+        ):
             yield
     finally:
         torch.set_autocast_cache_enabled(caches)
@@ -233,6 +239,7 @@ def _graph_of(
         repeats=not writes and not is_random,
         launches=_launches_of(iterations[-1]).get("", 0),
         hands_out=not setup.clones,
+        is_audited=is_auditing(),
     )
     session.start.restore()
     return GuardedGraph(made, traits, setup, dict(session.target.roots))

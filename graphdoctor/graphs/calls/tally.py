@@ -21,11 +21,18 @@ class Tallied(Protocol):
     def fallbacks(self) -> Counter[str]: ...
 
 
+class Audit(Protocol):
+    """Something that looks for faults in replays of the program."""
+
+    is_paused: bool
+
+
 Around = Callable[[Tallied, Callable[[], object]], object]
 
 _LIVING: list[ref[Tallied]] = []
 _KEEPING: list[list[Tallied]] = []
 _AROUND: list[Around] = []
+_AUDITS: list[Audit] = []
 
 
 def called(tallied: Tallied, call: Callable[[], object]) -> object:
@@ -43,6 +50,34 @@ def around_steps(around: Around) -> Iterator[None]:
         yield
     finally:
         _AROUND.remove(around)
+
+
+@contextmanager
+def audited(audit: Audit) -> Iterator[None]:
+    """In the block, an audit looks for faults in each replay."""
+    _AUDITS.append(audit)
+    try:
+        yield
+    finally:
+        _AUDITS.remove(audit)
+
+
+def is_auditing() -> bool:
+    """Whether a graph that is captured now is audited."""
+    return bool(_AUDITS)
+
+
+@contextmanager
+def audits_paused() -> Iterator[None]:
+    """In the block, replays are not the program's: a study makes them, of states that it restores."""
+    paused = [each for each in _AUDITS if not each.is_paused]
+    for each in paused:
+        each.is_paused = True
+    try:
+        yield
+    finally:
+        for each in paused:
+            each.is_paused = False
 
 
 def register(tallied: Tallied) -> None:

@@ -31,6 +31,7 @@ from graphdoctor.device.observe.storages import (
     parts_of,
 )
 from graphdoctor.device.real import CaptureMode, RealStorageTable, private_pools
+from graphdoctor.graphs.calls.tally import audited
 from graphdoctor.measure.audit.blame import shows_difference, smallest_script
 from graphdoctor.measure.audit.captured_operators import OperatorRecorder
 from graphdoctor.measure.audit.changed_memory import ChangedMemory
@@ -185,6 +186,7 @@ class GraphAudit(GraphCounts):
         self._emulated: EmulatedDevice | None = entered()
         self._table = self._emulated.table if self._emulated is not None else RealStorageTable()
         self._roots = roots or {}
+        self.is_paused = False
         self._made: set[int] = set()  # by number, which no other storage gets
         self._under_way: dict[int, _UnderWay] = {}
         self._captures: WeakKeyDictionary[Any, _Capture] = WeakKeyDictionary()
@@ -208,7 +210,7 @@ class GraphAudit(GraphCounts):
         if device is not None:
             device.attach(self._outputs)
         try:
-            with super().on(graph_type), self._changed.on():
+            with super().on(graph_type), self._changed.on(), audited(self):
                 yield
         finally:
             if device is not None:
@@ -350,16 +352,18 @@ class GraphAudit(GraphCounts):
         return found
 
     def _replays(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        if self._verifier is not None:
-            method = self._verifier.verified(method)
         counted = super()._replays(method)
+        verifier = self._verifier
+        verified = super()._replays(verifier.verified(method)) if verifier is not None else counted
 
         @functools.wraps(method)
         def replay(graph: Any) -> Any:
+            if self.is_paused:
+                return counted(graph)
             capture = self._captures.get(graph)
             if capture is not None:
                 self._check(graph, capture)
-            return counted(graph)
+            return verified(graph)
 
         return replay
 

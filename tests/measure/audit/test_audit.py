@@ -6,9 +6,11 @@ import gc
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -17,6 +19,7 @@ import torch
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.values.audited import AuditReport
+from tests.captured.test_step import hidden_state, results_in_attributes
 from tests.measure.audit.healthy_graphs import HEALTHY, Engine, batch, model
 from tests.support import warm
 from tests.support.emulated import captured
@@ -223,6 +226,60 @@ def test_a_healthy_program_has_no_report(program: Callable[[], None]) -> None:
     report = audited(program)
     assert report.replays
     assert not report.has_faults, report
+
+
+def train_and_validate(change: Callable[[torch.nn.Module], object]) -> int:
+    """Epochs of a network that is captured for validation; how many of the 5 calls ran eagerly."""
+    net = torch.nn.Sequential(model(), torch.nn.LeakyReLU(0.5), torch.nn.Dropout(0.5), model())
+    optimizer, x = torch.optim.SGD(net.parameters(), 0.01), batch()
+    fast = graphdoctor.capture(net.eval(), x, mode="inference")
+    for epoch in range(5):
+        net.train()
+        net(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        net.eval()
+        if epoch == 3:
+            change(net)
+        with torch.no_grad():
+            assert torch.equal(fast(x), net(x))
+    assert isinstance(fast.fallbacks, Counter)
+    return fast.fallbacks.total()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net.load_state_dict(
+            {name: value * 2 for name, value in net.state_dict().items()}, assign=True
+        ),
+        lambda net: setattr(net[0].weight, "data", net[0].weight.data * 2),
+        lambda net: setattr(net[1], "negative_slope", 0.25),
+    ],
+    ids=["assigned_checkpoint", "replaced_data", "number"],
+)
+@pytest.mark.parametrize("verify", [0, 1])
+def test_calls_that_captured_models_run_eagerly_are_not_reported(
+    change: Callable[[torch.nn.Module], object], verify: int
+) -> None:
+    with graphdoctor.audit(verify=verify) as audit:
+        assert train_and_validate(change) == 2
+    report = audit.report()
+    assert not report.has_faults, report
+    assert report.replays > 3  # with those of the proof
+
+
+@pytest.mark.parametrize("program", [results_in_attributes, hidden_state])
+def test_replays_that_prove_a_captured_step_are_not_reported(
+    program: Callable[..., object],
+) -> None:
+    steps: list[Any] = []
+    with graphdoctor.audit(verify=1) as audit:
+        program(lambda step: steps.append(graphdoctor.capture(step)) or steps[0])
+    report = audit.report()
+    assert not report.has_faults, report
+    assert report.verified is not None
+    assert report.verified.replays == steps[0].replayed > 0
 
 
 def test_no_garbage_is_collected_in_a_capture() -> None:
