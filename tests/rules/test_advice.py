@@ -5,6 +5,8 @@ Each pair is code as people write it, and the same code with the fix in it.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -89,6 +91,17 @@ def raised() -> object:
         if torch.isnan(x).any():
             raise ValueError("NaN")
         return x * 2
+
+    return step, (cuda(8, 4),)
+
+
+def ended() -> object:
+    def step(x):
+        loss = x.square().mean()
+        if not math.isfinite(loss.item()):
+            print("loss is", loss)
+            sys.exit(1)
+        return loss * 2
 
     return step, (cuda(8, 4),)
 
@@ -507,6 +520,7 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
     ("GD106", positions, "torch.nonzero_static", positions_of_fixed_number),
     ("GD107", asserted, "torch._assert_async(condition)", asserted_on_device),
     ("GD107", raised, "torch._assert_async(condition)", asserted_on_device),
+    ("GD107", ended, "torch._assert_async(condition)", asserted_on_device),
     (
         "GD107",
         lambda: (Rotating(once=False), (cuda(4, 4),)),
@@ -551,3 +565,32 @@ def test_a_step_that_follows_the_fix_has_no_finding_and_replays_right(
     rule: str, bad: Example, said: str, good: Example
 ) -> None:
     assert_followed(rule, bad, said, good)
+
+
+def halved_if_large() -> object:
+    def step(x):
+        loss = x.square().mean()
+        if loss > 1.0:
+            loss = loss * 0.5
+        return loss
+
+    return step, (cuda(8, 4),)
+
+
+def signed() -> object:
+    return lambda x: x.sin() if x.sum() > 0 else x.cos(), (cuda(8, 4),)
+
+
+@pytest.mark.parametrize(
+    ("example", "texts"),
+    [
+        (halved_if_large, ["loss = torch.where(loss > 1.0, loss * 0.5, loss)"]),
+        (signed, ["torch.where(x.sum() > 0, x.sin(), x.cos())"]),
+        (asserted, ["torch._assert_async((x * 0 == 0).all())"]),
+        (raised, []),
+        (lambda: (Rotating(once=False), (cuda(4, 4),)), []),
+    ],
+)
+def test_the_edits_of_a_branch_are_those_of_its_cure(example: Example, texts: list[str]) -> None:
+    found = [one for one in diagnosed(example).findings if one.rule == "GD107"]
+    assert [edit.new_text for one in found for edit in one.edits] == texts

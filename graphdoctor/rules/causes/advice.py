@@ -13,8 +13,10 @@ from graphdoctor.rules.causes.numbers import dimension_of
 from graphdoctor.rules.causes.reads import tensor_lines
 from graphdoctor.rules.causes.source import (
     call_at,
+    changed_name,
     keyword_given,
     names_in,
+    own_nodes,
     reads,
     statement_at,
     targets_of,
@@ -378,6 +380,8 @@ def for_python_data(op: Op, iteration: Iteration) -> str:
     )
     if is_store and not isinstance(statement.value, (ast.Call, ast.List)):  # type: ignore[union-attr]
         return ELEMENT
+    if copied := _copied_numbers(op, place, iteration):
+        return copied
     changed = {change.path.rpartition(".")[2] for change in iteration.changes}
     names = names_in(statement) if statement is not None else frozenset()
     if any(name.rpartition(".")[2] in changed for name in names):
@@ -409,6 +413,30 @@ def _number_for_library(op: Op, place: Location) -> str:
 
 def _is_number(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) in (int, float)
+
+
+def _copied_numbers(op: Op, place: Location, iteration: Iteration) -> str:
+    """Instead of numbers that the function computes on the CPU from a copy, such as advantages; "" if there is none."""
+    statement, scope = statement_at(place.file, place.line), scope_at(place.file, place.line)
+    if statement is None or scope is None:
+        return ""
+    earlier = map(transfer_of, iteration.ops[: op.index])
+    places = (one.op.location for one in earlier if one is not None and not one.to_device)
+    lines = {each.line for each in places if each is not None and each.file == place.file}
+    before = [other for other in statements_of(scope) if other.lineno < place.line]
+    names = set(names_in(statement))
+    for other in reversed(before):
+        appended = changed_name(Location(place.file, other.lineno), "append")
+        if not names & {*targets_of(other), appended}:
+            continue
+        if other.lineno in lines:
+            return (
+                f"Its numbers come from the copy to the CPU on line {other.lineno}. Compute them on the GPU, from the "
+                "tensor before that copy, and join those of a loop with `torch.stack(values)`. Or end the captured "
+                "region at that copy, and pass the tensor to the next region."
+            )
+        names |= {name for node in own_nodes(other) for name in names_in(node)}
+    return ""
 
 
 def _takes_tensors(place: Location, iteration: Iteration) -> bool:

@@ -30,7 +30,7 @@ class Branch(Struct, frozen=True):
     orelse: tuple[int, int] | None = None
     jumps: bool = False  # a side of it leaves: return, continue, break, raise
     ends_loop: bool = False  # a side of it breaks
-    raises: bool = False  # all that it does is to raise an error
+    raises: bool = False  # its body ends with an error, or ends the program
 
     def holds(self, place: Location) -> bool:
         """Whether a line stands in a body of this branch."""
@@ -172,8 +172,15 @@ def _branch(file: str, node: ast.AST, test: ast.expr) -> Branch:
         jumps=isinstance(node, ast.If) and (_leaves(node.body) or _leaves(node.orelse)),
         ends_loop=isinstance(node, ast.If)
         and any(isinstance(side[-1], ast.Break) for side in (node.body, node.orelse) if side),
-        raises=isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise),
+        raises=isinstance(node, ast.If) and _raises(node.body[-1]),
     )
+
+
+def _raises(last: ast.stmt) -> bool:
+    """Whether it raises, or ends the program, as training loops do if the loss is not finite."""
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        return ast.unparse(last.value.func) in ("sys.exit", "exit", "quit", "os._exit")
+    return isinstance(last, ast.Raise)
 
 
 def _leaves(body: list[ast.stmt]) -> bool:

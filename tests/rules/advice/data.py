@@ -57,6 +57,36 @@ def weighted_by_tensor():
     return step, (cuda(8, 4), cuda(8, 4))
 
 
+@DATA.before("GD105", "Compute them on the GPU, from the tensor before that copy")
+def advantages_of_the_cpu():
+    def step(values, rewards):
+        deltas = (rewards - values).detach().cpu().numpy()
+        advantages = []
+        advantage = 0.0
+        for delta in deltas[::-1]:
+            advantage = 0.9 * advantage + delta[0]
+            advantages.append([advantage])
+        advantages.reverse()
+        return values * torch.tensor(advantages, dtype=torch.float, device="cuda")
+
+    return step, (cuda(8, 1), cuda(8, 1))
+
+
+@DATA.after
+def advantages_of_the_gpu():
+    def step(values, rewards):
+        deltas = (rewards - values).detach()
+        advantages = []
+        advantage = torch.zeros(1, device="cuda")
+        for delta in reversed(deltas.unbind()):
+            advantage = 0.9 * advantage + delta
+            advantages.append(advantage)
+        advantages.reverse()
+        return values * torch.stack(advantages)
+
+    return step, (cuda(8, 1), cuda(8, 1))
+
+
 @DATA.before("GD105", "torch.stack([a, b])")
 def losses_in_a_tensor():
     def step(x, y):
