@@ -316,6 +316,11 @@ class GraphAudit(GraphCounts):
             places = (one.place for one in of_module if one.place is not None)
             each.slots = tuple(place for place in places if not self._is_rebound(place, each))
         if self._verifier is not None and operators is not None:
+            # As the captured code reads it: an object on the way may be another one later.
+            for read in capture.inputs.all():
+                held = capture.holders.get(read.number, [])
+                if any(each.place is not None for each in held):
+                    held += [Holder(read.geometry, each, each.text) for each in read.places]
             self._verifier.keep(graph, operators, capture.holders, capture.location)
         self._changed.captured.update(each.info.number for each in outside)
         numbers = capture.numbers.sources()

@@ -102,6 +102,10 @@ class CapturedInputs(Observer):
                     found.places.append(place)
                     found.seen.append(number)
 
+    def all(self) -> Collection[CapturedInput]:
+        """All that have a place, also what a replay may find in other memory."""
+        return self._inputs.values()
+
     def read(self, numbers: Collection[int]) -> list[CapturedInput]:
         """Those of these storages that have a place."""
         return [each for number, each in self._inputs.items() if number in numbers]

@@ -416,6 +416,29 @@ def policy_that_acts_and_learns() -> None:
             optimizer.zero_grad()
 
 
+class Cache:
+    def __init__(self, value: float = 0.0) -> None:
+        self.keys = torch.full((8, 4), value, device="cuda")
+
+
+def engine_of_two_batches() -> None:
+    """Each has a cache object and a graph, and they take turns."""
+
+    class Decoder:
+        def __init__(self) -> None:
+            self.requests = [Cache(), Cache()]
+            self.graphs = [self.capture(each) for each in self.requests]
+
+        def capture(self, request: Cache) -> Any:
+            self.request = request
+            return captured(lambda: self.request.keys.add_(1).sum())[0]
+
+    decoder = Decoder()
+    for turn in (0, 1, 0, 0, 1):
+        decoder.request = decoder.requests[1 - turn]
+        decoder.graphs[turn].replay()
+
+
 HEALTHY = (
     copied_weights, copied_inputs, shared_pool, captured_again, only_a_shape, held_by_a_view,
     updated_buffer, in_place_cache, trained, copied_outputs, losses_as_numbers, losses_added_up,
@@ -425,4 +448,5 @@ HEALTHY = (
     wrapper_that_captures_after_its_warmup, decoder_with_a_position, loader_that_copies,
     copies_that_count_no_version, graphs_for_two_buffers, stages_of_a_pipeline,
     fixed_batch_with_new_targets, denoising_with_a_schedule, policy_that_acts_and_learns,
+    engine_of_two_batches,
 )  # fmt: skip

@@ -18,7 +18,7 @@ import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.measure.audit import verified_replays
 from graphdoctor.values.audited import AuditReport
-from tests.measure.audit.healthy_graphs import HEALTHY, model
+from tests.measure.audit.healthy_graphs import HEALTHY, Cache, model
 from tests.support import warm
 from tests.support.emulated import captured, one_thread  # noqa: F401
 from tests.support.schemas import schema_of
@@ -133,6 +133,20 @@ def output_in_other_memory() -> None:
     decoder.graph.replay()
 
 
+def replaced_cache_object() -> None:
+    """A new cache for each request, as with StaticCache of transformers, whose graph reads the first one."""
+
+    class Engine:
+        def __init__(self) -> None:
+            self.cache = Cache()
+            self.graph, self.out = captured(lambda: self.cache.keys.exp())  # <- wrong
+
+    engine = Engine()
+    engine.graph.replay()
+    engine.cache = Cache(1.0)
+    engine.graph.replay()
+
+
 def freed_input() -> None:
     namespace: dict[str, Any] = {"x": torch.ones(4, device="cuda"), "captured": captured}
     exec("graph, out = captured(lambda: x.exp())", namespace)
@@ -150,6 +164,7 @@ FAULTS: dict[Callable[[], None], tuple[str, str, str, str]] = {
     frozen_variable: ("aten.mul.Tensor", "# <- wrong", "factor", "0.1"),
     frozen_tensor_on_the_host: ("aten.mul.Tensor", "# <- wrong", "factor", "0.125"),
     frozen_learning_rate: ("aten._foreach_add_.List", "# <- wrong", "SGD.param_groups[0].lr", "-0.01"),
+    replaced_cache_object: ("aten.exp.default", "# <- wrong", "self.cache.keys", "other memory"),
     freed_input: ("aten.exp.default", "", "x", "other memory"),
 }  # fmt: skip
 
