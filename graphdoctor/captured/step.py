@@ -128,10 +128,10 @@ class CapturedStep:
         self._numbers = Numbers(())
         self._pool: Pool | None = None
         self._gradients = StartingGradients(())
-        self._results = KeptResults({})
         self._python: PythonPart | None = None
         self._why_no_python = ""
         self._code_seen = CodeSeen()
+        self._results = KeptResults({}, self._code_seen)
         self._trains = False
         self._last_calls = CallsOfKinds()
         self._written = WrittenArguments()
@@ -290,7 +290,7 @@ class CapturedStep:
             make_capturable(optimizer)
         self._numbers = Numbers(self._optimizers, is_scaled=bool(scalers_in(roots)))
         self._gradients = StartingGradients(named_tensors(roots).values())
-        self._results = KeptResults(roots)
+        self._results = KeptResults(roots, self._code_seen)
         self._modules = _outermost_modules(roots)
         try:
             self._python = python_part(self._step)
@@ -385,7 +385,7 @@ class CapturedStep:
             self._trains = True
             self._last_calls.forget()
             self._written.forget()
-        if len(self._results) > known or self._written.places != places:
+        if len(self._results) != known or self._written.places != places:
             self._forget()  # all graphs are captured again, with these attributes as results, or arguments as state
         if observed.has_run_backward or not any(
             map(_requires_gradient, leaves(result, "result").values())

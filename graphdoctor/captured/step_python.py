@@ -95,6 +95,7 @@ class CodeSeen:
 
     def __init__(self) -> None:
         self.codes: set[CodeType] = set()
+        self.reached: set[CodeType] = set()
         self.is_complete = True
 
     @contextmanager
@@ -118,14 +119,23 @@ class CodeSeen:
         for code in self.codes:
             if code is without or is_machinery(code.co_filename):
                 continue
-            if not names.isdisjoint((*code.co_names, *code.co_freevars, *_texts(code))):
+            if _mentions(code, names):
                 return code.co_qualname
         return ""
+
+    def mentions(self, name: str) -> bool:
+        """Whether a function may mention the name: one that ran, a library's too, or is `reached`, such as a hook."""
+        every = self.codes | self.reached
+        return not self.is_complete or any(_mentions(code, frozenset({name})) for code in every)
 
     def reads_schedule(self) -> bool:
         """Whether the user's code reads how far a schedule is, which no graph and no guard has."""
         users = (code for code in self.codes if not is_machinery(code.co_filename))
         return any(not _READ_OF_SCHEDULES.isdisjoint(code.co_names) for code in users)
+
+
+def _mentions(code: CodeType, names: frozenset[str]) -> bool:
+    return not names.isdisjoint((*code.co_names, *code.co_freevars, *_texts(code)))
 
 
 def _texts(code: CodeType) -> Iterator[str]:

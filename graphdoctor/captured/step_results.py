@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Protocol
 from weakref import ref
 
 import torch
 
 from graphdoctor.captured.step_optimizers import FilledNumber, float_behind
+from graphdoctor.captured.step_python import CodeSeen
 from graphdoctor.target.state.attributes import attributes, is_stateful
-from graphdoctor.target.state.variables import global_names, names_in
+from graphdoctor.target.state.variables import global_names, is_user_class, names_in
 from graphdoctor.target.state.walk import Walk
 
 _Key = tuple[int, str]  # which holder it is, and the name in it
@@ -82,25 +83,36 @@ class NumberPlace(Place):
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """An integer in an attribute that the program changes between steps, as it is while the step is guarded."""
+
+    holder: Holder
+    name: str
+    standing: int
+
+
 class KeptResults:
     """The attributes of modules and other objects into which the step, or the program between two steps, puts
     another tensor each time.
 
     What the step puts there is a result of the call: after each replay the attribute has a copy, without autograd
     history. What the step finds there and reads is an input. So is a float that the program, and not the step, changes,
-    also in a global or a variable of an enclosing function that the step's code reads.
+    also in a global or a variable of an enclosing function that the step's code reads. An integer in an attribute that
+    the program changes, such as a trainer's `global_step`, is no difference if the step's code does not mention it.
     """
 
-    def __init__(self, roots: Mapping[str, object]) -> None:
-        self._roots = roots
+    def __init__(self, roots: Mapping[str, object], code_seen: CodeSeen) -> None:
+        self._roots, self._code_seen = roots, code_seen
         self._places: dict[_Key, Place] = {}
+        self._counts: dict[_Key, _Count] = {}
         self._last: dict[_Key, ref[torch.Tensor] | float] = {}
-        self._fixed: set[_Key] = set()  # floats that are not read from tensors
+        self._fixed: set[_Key] = set()  # numbers that are guarded as they are
         self._standing: list[object] = []
         self._gives_floats = False
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._places) + len(self._counts)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -113,12 +125,18 @@ class KeptResults:
         self._look()
         yield
         self._look(is_by_step=True)
+        # Code that ran for the first time may read a count.
+        self._counts = {
+            key: count
+            for key, count in self._counts.items()
+            if key not in self._fixed and not self._code_seen.mentions(count.name)
+        }
 
     def finds_more(self) -> bool:
         """Whether the program has changed an attribute since the last look that graphs read as input from now on."""
-        known = len(self._places)
+        known = len(self)
         self._look()
-        return len(self._places) > known
+        return len(self) > known
 
     @property
     def has_numbers(self) -> bool:
@@ -133,8 +151,17 @@ class KeptResults:
 
     def _look(self, *, is_by_step: bool = False) -> None:
         seen: dict[_Key, ref[torch.Tensor] | float] = {}
+        of_classes: set[object] = set()
         for _, value, _ in Walk(self._roots):
+            if isinstance(value, type):
+                of_classes.update(filter(_is_function, vars(value).values()))
+            elif isinstance(value, MethodType) and _is_function(value.__func__):
+                self._code_seen.reached.add(value.__func__.__code__)
             if isinstance(value, FunctionType):
+                if value in of_classes:  # a method, which the step calls or not
+                    of_classes.add(vars(value).get("__wrapped__"))
+                else:
+                    self._code_seen.reached.add(value.__code__)
                 for key, holder, name in _variables_of(value):
                     number = holder.get(name)
                     if type(number) is float:
@@ -148,6 +175,10 @@ class KeptResults:
                 if type(found) is float:
                     seen[key] = found
                     self._look_at_number(key, attributes_of, name, found, is_by_step=is_by_step)
+                elif type(found) is int:
+                    seen[key] = found
+                    if is_user_class(type(value)):
+                        self._look_at_count(key, attributes_of, name, found, is_by_step=is_by_step)
                 elif type(found) is torch.Tensor and found.is_cuda:
                     # Weak: otherwise the memory of a call's results would not be there for the next call's.
                     seen[key] = ref(found)
@@ -173,10 +204,20 @@ class KeptResults:
             number = FilledNumber(now, torch.device("cuda"))
             self._places[key] = NumberPlace(holder, name, number.tensor, number)
 
+    def _look_at_count(
+        self, key: _Key, holder: Holder, name: str, now: int, *, is_by_step: bool
+    ) -> None:
+        if self._last.get(key, now) == now or key in self._fixed:
+            return
+        if is_by_step:
+            self._fixed.add(key)
+        elif key not in self._counts and not self._code_seen.mentions(name):
+            self._counts[key] = _Count(holder, name, now)
+
     @contextmanager
     def standing(self) -> Iterator[None]:
-        """Let the standing tensors be in the attributes and variables."""
-        places = self._places.values()
+        """Let the standing tensors and counts be in the attributes and variables."""
+        places: list[Place | _Count] = [*self._places.values(), *self._counts.values()]
         now = [place.holder.get(place.name) for place in places]
         self._standing = [
             float_behind(place.standing)
@@ -204,7 +245,7 @@ class KeptResults:
     def left(self) -> list[object]:
         """What the step has put into the attributes, None where it has put nothing."""
         found = [place.holder.get(place.name) for place in self._places.values()]
-        pairs = zip(found, self._standing, strict=True)
+        pairs = zip(found, self._standing, strict=False)  # counts are last
         return [None if value is standing else value for value, standing in pairs]
 
     def put(self, left: list[object]) -> None:
@@ -216,6 +257,10 @@ class KeptResults:
     def read_by(self, is_read: Callable[[torch.Tensor], bool]) -> list[Place]:
         """The places of which a graph reads the standing tensor."""
         return [place for place in self._places.values() if is_read(place.standing)]
+
+
+def _is_function(value: object) -> bool:
+    return isinstance(value, FunctionType)
 
 
 def _variables_of(function: FunctionType) -> Iterator[tuple[_Key, Holder, str]]:

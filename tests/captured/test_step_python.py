@@ -219,6 +219,50 @@ def average_with_the_decay_as_argument(wrap: Wrap) -> Found:
     return [*found, *average.weights], agent.model, None
 
 
+class Trainer(Agent):
+    """A trainer whose loop counts the steps, as public trainers do, and whose average counts its updates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.global_step = 0
+        self.average = Average(self.model)
+
+    def train_step(self, x: torch.Tensor) -> torch.Tensor:
+        loss = self.loss(x)
+        self.fast.zero_grad()
+        loss.backward()
+        self.fast.step()
+        return loss
+
+    def train_scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return self.train_step(x) / self.global_step
+
+
+def _count_in_loop(trainer: Trainer, step: Callable[..., Any]) -> Found:
+    found = []
+    for i in range(12):
+        trainer.global_step += 1
+        found.append(step(_x(i)))
+        trainer.average.update(trainer.model)
+    return [*found, *trainer.average.weights], trainer.model, trainer.global_step
+
+
+def nothing_reads_the_count_of_the_loop(wrap: Wrap) -> Found:
+    trainer = Trainer()
+    return _count_in_loop(trainer, wrap(trainer.train_step))
+
+
+def step_reads_the_count_of_the_loop(wrap: Wrap) -> Found:
+    trainer = Trainer()
+    return _count_in_loop(trainer, wrap(trainer.train_scaled))
+
+
+def hook_reads_the_count_of_the_loop(wrap: Wrap) -> Found:
+    trainer = Trainer()
+    trainer.model[0].weight.register_hook(lambda gradient: gradient / trainer.global_step)
+    return _count_in_loop(trainer, wrap(trainer.train_step))
+
+
 def rate_is_returned(wrap: Wrap) -> Found:
     """`get_last_lr()` of a schedule that the program moves is no constant."""
     agent = Agent()
@@ -251,6 +295,9 @@ def rate_is_returned(wrap: Wrap) -> Found:
         (schedule_moves_first, 0),
         (rate_is_returned, 0),
         (average_with_the_decay_as_argument, 9),
+        (nothing_reads_the_count_of_the_loop, 9),
+        (step_reads_the_count_of_the_loop, 1),
+        (hook_reads_the_count_of_the_loop, 1),
     ],
 )
 def test_the_python_of_a_step_runs_once_for_each_call(
