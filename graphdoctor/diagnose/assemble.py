@@ -18,7 +18,7 @@ from graphdoctor.diagnose.diagnose import excerpt_at
 from graphdoctor.diagnose.limits import doubts_of, limits_of
 from graphdoctor.diagnose.python_state import stopped_state
 from graphdoctor.diagnose.suppress import suppress
-from graphdoctor.diagnose.verdict import judge
+from graphdoctor.diagnose.verdict import judge, rejected_by_gpu
 from graphdoctor.record import Session
 from graphdoctor.rules.capture_dependent_result import CaptureDependentResult
 from graphdoctor.rules.collectives_differ import collectives_differ
@@ -84,6 +84,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
         _empty(session.target, session.device),  # type: ignore[arg-type]
         verdict=verdict,
         reason=reason,
+        runs_on_gpu=not rejected_by_gpu(doubts),
         findings=findings,
         regions=results.regions,
         safe_modules=results.safe_modules,

@@ -38,8 +38,7 @@ def judge(
     of which the step is known to take another path: a graph holds one. `stopped` is Python state that
     replays leave alone: no tensor depends on it, so that the step is safe, and still does less.
     """
-    refused = next((reason for reason in reasons if ON_BOTH_DEVICES in reason), "")
-    if refused:
+    if refused := rejected_by_gpu(reasons):
         return "unknown", f"A GPU cannot run this step: {refused}."
     blocking = [finding for finding in findings if finding.effect != "replay-is-slow"]
     whole = outcome_of_whole_step(captures)
@@ -73,6 +72,11 @@ def judge(
     if verification.inputs == ON_FRESH_INPUTS:
         return "safe", f"{replays} {ON_FRESH_INPUTS} matched eager{path}.{less}"
     return "safe", f"{replays} matched eager{path}, {verification.inputs}.{less}"
+
+
+def rejected_by_gpu(reasons: Sequence[str]) -> str:
+    """The reason why a GPU cannot run the step, "" if a GPU can."""
+    return next((reason for reason in reasons if ON_BOTH_DEVICES in reason), "")
 
 
 def _with_findings(

@@ -35,6 +35,12 @@ _MOST_STEP_COLUMNS = 34
 _MOST_CHANGED = 40  # rows of a change
 _LAST_CHANGED = 12  # of them those that are shown of its end, where a new function is called
 _STYLES = {"safe": "green", "partly-safe": "yellow", "unsafe": "red", "unknown": "blue"}
+_MEANINGS: dict[Verdict, str] = {
+    "safe": "the whole step can run as one CUDA graph",
+    "partly-safe": "parts of the step can run as CUDA graphs",
+    "unsafe": "a capture of the step fails, or its replay is wrong",
+    "unknown": "graphdoctor could not verify a replay",
+}
 _HUNK = re.compile(r"@@ -(\d+)")
 
 
@@ -94,7 +100,7 @@ def _write_table(page: Page, report: ProgramReport) -> None:
     width = min(_MOST_STEP_COLUMNS, max(map(len, ("step", *names))))
     first = max(len("verdict"), *map(len, verdicts))
     page.blank()
-    head = f"  #  {'verdict':<{first}}  {'step':<{width}}  calls  host time  speedup now"
+    head = f"  #  {'verdict':<{first}}  {'step':<{width}}   seen  host time  speedup now"
     page.line((head, "dim"))
     for number, (step, name, verdict) in enumerate(
         zip(report.steps, names, verdicts, strict=True), start=1
@@ -110,6 +116,10 @@ def _write_table(page: Page, report: ProgramReport) -> None:
     share = report.loading_s / report.wall_s if report.wall_s else 0.0
     if share >= _LEAST_SHARE:
         page.line((f"     {'DataLoader':<{first + 2 + width + 2 + 5}}  {share:>9.0%}", "dim"))
+    words = [(VERDICTS[one][0], meaning) for one, meaning in _MEANINGS.items()]
+    meanings = "; ".join(f"{word}: {meaning}" for word, meaning in words if word in verdicts)
+    if meanings:
+        page.wrapped((f"     {meanings}", "dim"), indent=5)
     for number, step in enumerate(report.steps, start=1):
         if step.report is None:
             page.blank()
@@ -254,6 +264,8 @@ def _patch_notes(patch: Patch) -> Iterator[tuple[str, str]]:
         yield "tried", patch.tried
     elif patch.status == "left out":
         yield "note", f"no diff: {patch.tried}"
+    if patch.shapes:
+        yield "note", patch.shapes
 
 
 def _left_by_change(steps: Sequence[ProgramStep]) -> Iterator[tuple[str, str]]:
@@ -271,11 +283,13 @@ def of_patch(patch: Patch) -> str:
     if patch.status == "left out":
         return f"There is no diff. {patch.tried}"
     if patch.status == "same results":
-        return f"Tried: {patch.tried} Apply the change with `patch -p1` in {patch.folder}."
-    return (
-        "Not tried yet: `--diff FILE` reruns the program with and without the change, and writes the diff"
-        " if the results match."
-    )
+        said = f"Tried: {patch.tried} Apply the change with `patch -p1` in {patch.folder}."
+    else:
+        said = (
+            "Not tried yet: `--diff FILE` reruns the program with and without the change, and writes the diff"
+            " if the results match."
+        )
+    return f"{said} {patch.shapes}".rstrip()
 
 
 def _diff_frames(diff: str, folder: str) -> Iterator[tuple[Location, list[CodeRow]]]:

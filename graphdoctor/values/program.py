@@ -93,6 +93,7 @@ class Patch(Struct, frozen=True):
     tried: str = ""
     speedup: Range | None = None
     is_measured: bool = False
+    shapes: str = ""  # what a captured step does with inputs of another shape, as sentences
 
 
 class ProgramReport(Struct, frozen=True):

@@ -87,4 +87,5 @@ class Report(Struct, frozen=True):
     ] = ()  # of a step of several ranks; the rest is said of all of them
     lanes: StepLanes | None = None  # None of a step that did not run
     memory: GraphMemory | None = None  # of a graph of the whole step, where that can be one
+    runs_on_gpu: bool = True  # False: CUDA rejects an operator of the step, in eager too
     stages: tuple[StageTime, ...] = ()  # in time order; () of reports that have to be reproducible

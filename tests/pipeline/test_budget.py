@@ -47,7 +47,7 @@ def test_after_the_budget_the_first_step_has_its_verdict_and_the_note_names_the_
     diagnosed, (note, reason) = run(0.001)
     assert diagnosed == [True, False]
     assert note.startswith("The diagnosis took ") and "--budget" in note
-    assert " s of a budget of 0.001 s: 1 step not diagnosed." in note
+    assert " s, and begins nothing after its budget of 0.001 s: 1 step not diagnosed." in note
     assert reason == "The diagnosis of earlier steps used the budget of 0.001 s."
     assert any(said.startswith("step 2, ") and said.endswith(": diagnosing") for said in doing)
     assert doing[-1] == ""  # the program's own output goes on below

@@ -128,6 +128,9 @@ def test_unknown_begins_with_its_cause_and_what_to_do() -> None:
     assert "on a machine with a GPU" in " ".join(page.split())
     on_gpu = render(change(UNKNOWN, machine=SAFE.machine), Look())
     assert "then run the same command again" in " ".join(on_gpu.split())
+    no_gpu_runs_it = " ".join(render(change(UNKNOWN, runs_on_gpu=False), Look()).split())
+    assert "machine with a GPU" not in no_gpu_runs_it
+    assert "then run the same command again" in no_gpu_runs_it
     without_values = render(change(UNKNOWN, values="none"), Look())
     assert "= help: add `--values real`" in without_values
 

@@ -58,7 +58,7 @@ def _help(report: Report) -> str:
     """What to do about an unknown verdict."""
     if report.values == "none":
         return "add `--values real` to run the step with values, which can verify replays"
-    if report.machine.device == "emulated":
+    if report.machine.device == "emulated" and report.runs_on_gpu:
         return (
             "change the code that the warning names; if that code is right, run the same command on a"
             " machine with a GPU"

@@ -26,6 +26,10 @@ from graphdoctor.values.sweep import SMALLEST_GAIN
 
 Progress = Callable[[str], None]
 _FAILED = ("raised", "interrupted")
+_SHAPES_PLAIN = (
+    "The captured step runs a batch of another shape, such as a shorter last one, eagerly."
+)
+_SHAPES = f"{_SHAPES_PLAIN} If the shape repeats, it gets a second graph."
 _TIMED_RUNS = 3  # of each, in turns
 
 
@@ -166,9 +170,10 @@ def _written(
         return report
     where = folder_for(made.sources, folder)
     gain = _gain(made.proposals.values())
-    return replace(
-        report, patch=Patch("not tried", unified(made.sources, where), where, speedup=gain)
-    )
+    captures_step = any(each.covers is not None for each in made.proposals.values())
+    shapes = "" if not captures_step else _SHAPES_PLAIN if is_plain else _SHAPES
+    diff = unified(made.sources, where)
+    return replace(report, patch=Patch("not tried", diff, where, speedup=gain, shapes=shapes))
 
 
 def _with_change(step: ProgramStep, proposal: Proposal, *, is_plain: bool) -> ProgramStep:

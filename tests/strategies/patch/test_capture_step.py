@@ -441,6 +441,17 @@ def test_a_step_that_gets_no_faster_is_not_changed(tmp_path: Path) -> None:
     assert "Try the change" not in page and "1 change" not in page
 
 
+def test_a_change_says_what_happens_with_another_shape(tmp_path: Path) -> None:
+    step = step_in(tmp_path / "train.py", PROGRAMS["a loop that reads its loss in the middle"])
+    report, _ = with_patch(of_program(step), str(tmp_path))
+    page = " ".join(program_page.render(report, Look(width=300)).split())
+    eagerly = (
+        "The captured step runs a batch of another shape, such as a shorter last one, eagerly."
+    )
+    assert page.count(eagerly) == 1
+    assert page.count("If the shape repeats, it gets a second graph.") == 1
+
+
 def test_the_speedup_waits_for_what_the_change_does_not_handle(tmp_path: Path) -> None:
     def proposed(name: str, *findings: Finding) -> Proposal:
         source = PROGRAMS["a loop that reads its loss in the middle"]

@@ -63,6 +63,7 @@ def test_a_residual_mlp_gets_a_short_class_that_replays_its_step(tmp_path: Path)
     advised = again.steps[0].report
     assert advised is not None and advised.recommendation is not None
     assert "`graphdoctor run --diff FILE --plain` writes" in advised.recommendation.sentence
+    assert patch.shapes.endswith("such as a shorter last one, eagerly.")
     # Of 20 steps, three warm the graph up and two have the shorter batch.
     assert patch.tried.startswith("with capturable optimizers in both, printed output is identical")
     assert "after 20 steps are bitwise equal; 15 calls were replayed" in patch.tried
