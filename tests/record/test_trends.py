@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from graphdoctor.record.later.trends import Trend, advance, moment, numbers_in, trends
 from graphdoctor.target.state.paths import By
@@ -56,16 +57,18 @@ class Key:
 
 
 def test_a_number_goes_on_under_any_key() -> None:
-    """A text with a point in it, and an object, which is found by its place among the keys."""
-    counts: dict[object, int] = {"first": 0, "loss.total": 1, Key(): 2}
+    """A text with a point in it, and objects, which are found by their place among the keys."""
+    model = nn.Linear(1, 1)
+    counts: dict[object, int] = {"first": 0, "loss.total": 1, Key(): 2, model: 3}
     key = list(counts)[2]
 
     def step() -> None:
         counts["loss.total"] += 1
         counts[key] += 10
+        counts[model] += 20
 
-    advance(trends_of({"counts": counts}, step), 100)
-    assert list(counts.values()) == [0, 101, 1002]
+    advance(trends_of({"model": model, "counts": counts}, step), 100)
+    assert list(counts.values()) == [0, 101, 1002, 2003]
 
 
 def test_the_second_variable_of_a_name_goes_on_as_the_first() -> None:

@@ -20,7 +20,7 @@ MODEL = StatePath.of("model")
         (MODEL.attribute("layers").item(0), "model.layers[0]"),
         (MODEL.item("head"), "model.head"),
         (MODEL.item((1, "a")), "model[(1, 'a')]"),
-        (StatePath.of("state").under("model.weight").item("step"), "state[model.weight].step"),
+        (StatePath.of("state").under(0, "model.weight").item("step"), "state[model.weight].step"),
         (MODEL.attribute("seen").measured("len"), "len(model.seen)"),
     ],
     ids=str,

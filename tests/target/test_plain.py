@@ -63,7 +63,7 @@ STEPS = StatePath.of("model").attribute("steps")
         (STEPS.item(3), "model.steps[3]", "model.steps[3]", "steps"),
         (STEPS.item("a.b"), "model.steps.a.b", "model.steps.a.b", "a.b"),
         (
-            STEPS.under("model.weight"),
+            STEPS.under(0, "model.weight"),
             "model.steps[model.weight]",
             "model.steps[model.weight]",
             "steps",

@@ -119,6 +119,12 @@ def test_an_optimizers_state_is_named_after_the_parameters_that_others_hold() ->
     assert "optimizer.param_groups[0].params[0]" in alone
 
 
+def test_a_module_that_is_a_key_is_named_by_its_path() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.calls = {model[0]: 1}
+    assert "model.calls[model.0]" in {str(path) for path, *_ in Walk({"model": model})}
+
+
 def test_a_modules_inner_parts_mean_nothing_to_a_reader() -> None:
     values = named_values({"model": nn.Sequential(nn.Dropout(0.25))})
     assert values["model.0.p"] == 0.25

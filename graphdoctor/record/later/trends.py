@@ -56,7 +56,7 @@ def _key_in(held: dict[Any, Any], path: StatePath) -> object:
     """The key of a dictionary's value. A key that is an object is found by its place."""
     name: Any = path.name
     if path.by is By.OBJECT:
-        return next(islice(held, name, None), _MISSING) if isinstance(name, int) else _MISSING
+        return next(islice(held, name.place, None), _MISSING)
     return name if name in held else _MISSING
 
 

@@ -28,6 +28,16 @@ class Numbered(NamedTuple):
         return f"{self.name}#{self.number}"
 
 
+class ObjectKey(NamedTuple):
+    """A key that is an object: its place among the keys, and its own path if it has one."""
+
+    place: int
+    path: str | None
+
+    def __str__(self) -> str:
+        return self.path or str(self.place)
+
+
 class StatePath(NamedTuple):
     """A path of any depth. `str()` gives "model.layers[0].weight", or "len(model.seen)"."""
 
@@ -45,9 +55,9 @@ class StatePath(NamedTuple):
     def item(self, key: object) -> StatePath:
         return StatePath(self, By.ITEM, key)
 
-    def under(self, name: str | int) -> StatePath:
-        """The value whose key is an object, known by the path of the key, or by its place among the keys."""
-        return StatePath(self, By.OBJECT, name)
+    def under(self, place: int, path: str | None = None) -> StatePath:
+        """The value whose key is an object."""
+        return StatePath(self, By.OBJECT, ObjectKey(place, path))
 
     def measured(self, measure: Measure) -> StatePath:
         return StatePath(self, By.MEASURE, measure)

@@ -28,7 +28,7 @@ class Walk:
         self._late: deque[Visit] = deque()
         # Holds the objects, so that no id is used twice.
         self._seen: dict[int, object] = {id(value): value for value in without}
-        self._tensor_names: dict[int, StatePath] = {}
+        self._key_names: dict[int, StatePath] = {}
         self._variables: dict[str, dict[int, StatePath]] = {
             name: {id(self): StatePath.of(name)} for name in roots
         }
@@ -46,8 +46,8 @@ class Walk:
                     self._late.append(visit)
                     continue
                 self._seen[id(value)] = value
-                if kind.is_tensor:
-                    self._tensor_names[id(value)] = visit.path
+                if kind.names_keys:
+                    self._key_names[id(value)] = visit.path
                 yield visit
                 if id(value) not in self._leaves:
                     self._stack.extend(reversed(list(self.children(visit))))
@@ -57,8 +57,8 @@ class Walk:
         return kind_of(visit.value).children(visit, self)
 
     def name_of(self, key: object) -> str | None:
-        """The path of a tensor that the walk has visited."""
-        path = self._tensor_names.get(id(key))
+        """The path of a tensor or module that the walk has visited."""
+        path = self._key_names.get(id(key))
         return None if path is None else str(path)
 
     def variable(self, name: str, holder: object) -> StatePath:

@@ -562,3 +562,43 @@ for i in range(10):
     )
     cured = body.replace("selecting.where", "torch.where")
     assert only(ran(tmp_path / "cured", cured))[2:] == ("safe", ())
+
+
+def test_a_count_of_steps_below_the_step_is_no_state_of_it(tmp_path: Path) -> None:
+    body = """\
+iter_num = 0
+while iter_num < 12:
+    x = torch.randn(2, 4, device="cuda")
+    loss = model(x).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    del loss
+    if iter_num % 4 == 0:
+        model.eval()
+        with torch.no_grad():
+            model(x)
+        model.train()
+    iter_num += 1
+"""
+    training = next(step for step in ran(tmp_path, body).report.steps if step.mode == "training")
+    assert training.report is not None and training.report.verdict == "safe", training.report
+    assert not any("iter_num" in limit for limit in training.report.limits)
+
+
+def test_a_constant_of_the_cpu_is_found_under_a_default_tensor_type(tmp_path: Path) -> None:
+    """NeRF's distance to infinity: torch.Tensor() makes it on the CPU and copies it in each step."""
+    body = """\
+torch.set_default_tensor_type("torch.cuda.FloatTensor")
+for i in range(10):
+    x = torch.randn(2, 4)
+    loss = torch.cat([model(x), torch.Tensor([1e10]).expand(2, 1)], -1).clamp(max=1).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    del loss
+torch.set_default_tensor_type("torch.FloatTensor")
+"""
+    (step,) = ran(tmp_path, body, ends=False).report.steps
+    assert step.report is not None
+    assert {each.rule for each in step.report.findings} >= {"GD105"}

@@ -63,7 +63,7 @@ class Dict(Container):
             if isinstance(key, SCALARS):
                 yield Visit(prefix.item(key), child)
             else:
-                yield Visit(prefix.under(walk.name_of(key) or index), child)
+                yield Visit(prefix.under(index, walk.name_of(key)), child)
                 objects.append(Visit(path.attribute("keys").item(index), key, False))
         yield from objects
 

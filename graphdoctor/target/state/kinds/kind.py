@@ -52,7 +52,7 @@ class Kind:
 
     types: ClassVar[tuple[type, ...]] = ()
     is_scalar = False  # holds nothing, and is visited wherever it is met
-    is_tensor = False
+    names_keys = False  # as a key of a dictionary, it is named by its own path
     is_late = False  # is named after what others hold, so it is visited after all others
 
     def __init__(self, cls: type) -> None:

@@ -91,6 +91,7 @@ def in_slot(slot: MemberDescriptorType, held: object) -> object:
 
 class Module(Object):
     types = (torch.nn.Module,)
+    names_keys = True
 
     def children(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
         path, value, _ = visit

@@ -23,7 +23,7 @@ from graphdoctor.target.state.saved_tensor import (
 
 class Tensor(Kind):
     types = (torch.Tensor,)
-    is_tensor = True
+    names_keys = True
 
     def children(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
         path, value = visit.path, visit.value
