@@ -45,6 +45,7 @@ def program_report(
         steps=tuple(_step(step, watch.after, wall_s, ended.ending) for step in watch.steps),
         loading_s=watch.loading_s,
         notes=tuple(_notes(watch)),
+        is_on_cpu=machine is None,
     )
 
 

@@ -40,6 +40,11 @@ NEVER_ON_GPU = (
     " step as if its model and inputs were on a GPU."
 )
 
+_RAISES_ON_GPU = (
+    "With its model and inputs on a GPU, {error}. Change this line to run the step on a GPU, then run the same"
+    " command again."
+)
+
 
 def diagnose_program(
     program: Program, options: RunOptions, progress: Progress
@@ -152,8 +157,7 @@ def _of_step(
     except RaisesInCapture as error:
         return raises_in_capture(target, setting.device, error)
     except GraphDoctorError as error:
-        moved = "With its model and inputs on a GPU, " if options.is_left_on_cpu else ""
-        return f"{moved}{error}"
+        return _RAISES_ON_GPU.format(error=error) if options.is_left_on_cpu else str(error)
 
 
 def _apart(setting: Setting, target: Target) -> Setting:

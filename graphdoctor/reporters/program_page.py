@@ -386,9 +386,9 @@ def _write_end(
     if patch is not None and patch.status == "same results" and diff_file:
         following = f"Apply the change: patch -p1 < {diff_file}. "
     elif patch is not None and patch.status == "not tried" and patch.diff:
-        where = "" if report.machine else " --device cpu-as-is"
+        before = "Move the model and its inputs to the GPU, then try" if report.is_on_cpu else "Try"
         command = path_text(" ".join(report.command), page.look.base)
-        following = f"Try the change: graphdoctor run --diff fix.diff{where} {command}\n"
+        following = f"{before} the change: graphdoctor run --diff fix.diff {command}\n"
     elif rules := [one.rule for findings in found for one in worst_first(findings)]:
         following = f"Explain a rule: graphdoctor explain {rules[0]}. "
     if any(step.report for step in report.steps) and not page.look.show_all:

@@ -68,7 +68,7 @@ def _sentence(
     doing: str, error: BaseException, frames: list[traceback.FrameSummary], *, is_all: bool
 ) -> str:
     """What a traceback below it says at length is cut, unless the sentence is all that is shown."""
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     what = _what_happened(error)
     if not is_all and len(what) > _LONGEST:
         what = f"{what[:_LONGEST].rsplit(' ', 1)[0]} ..."

@@ -117,3 +117,4 @@ class ProgramReport(Struct, frozen=True):
     loading_s: float = 0.0
     notes: tuple[str, ...] = ()
     patch: Patch | None = None
+    is_on_cpu: bool = False  # it stayed there, and its steps were diagnosed as if on a GPU

@@ -223,7 +223,7 @@ def test_the_script_may_name_a_port_that_is_not_free(tmp_path: Path) -> None:
     ("name", "says"),
     [
         ("dying", "on rank 1: its process was ended by SIGKILL"),
-        ("raising", "on rank 1: running the step failed: ValueError: bad data (model.py, line 29)"),
+        ("raising", "on rank 1: running the step failed: ValueError: bad data (model.py:29)"),
         ("leaving", "on rank 1: leaving() ended the interpreter with exit code 7"),
         ("half_way", "on rank 1: running the step failed: ValueError: half way"),
         ("everywhere", "on all ranks: everywhere() failed: KeyError: 'weights'"),

@@ -59,12 +59,13 @@ def test_a_safe_step_is_one_row() -> None:
 def test_a_change_that_was_not_tried_says_how_to_try_it() -> None:
     patch = Patch("not tried", PROGRAM.patch.diff if PROGRAM.patch else "", BASE)
     step = replace(step_of(SAFE), change="replay `model` as a CUDA graph")
-    page = program_page.render(replace(of_program(step), patch=patch), Look(base=BASE))
+    report = replace(of_program(step), patch=patch)
+    page = program_page.render(report, Look(base=BASE))
     assert "change (step 1): replay `model` as a CUDA graph\n  --> train.py:16\n" in page
-    assert (
-        "\nTry the change: graphdoctor run --diff fix.diff --device cpu-as-is train.py\n--epochs 1\n"
-        in page
-    )
+    command = "try the change: graphdoctor run --diff fix.diff train.py --epochs 1"
+    assert f"\n{command.capitalize()}\n" in page
+    on_cpu = program_page.render(replace(report, is_on_cpu=True), Look(base=BASE))
+    assert f"Move the model and its inputs to the GPU, then {command}" in " ".join(on_cpu.split())
 
 
 def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:

@@ -377,8 +377,29 @@ def test_left_on_the_cpu_the_steps_are_diagnosed_as_if_on_a_gpu(tmp_path: Path) 
         "import torch\nassert not torch.cuda.is_available()\nmodel = torch.nn.Linear(4, 4)\n"
         "with torch.no_grad():\n    for i in range(9):\n        model(torch.ones(2, 4))\n"
     )
-    (step,) = run(file, on_cpu=True).report.steps
+    report = run(file, on_cpu=True).report
+    (step,) = report.steps
     assert step.report is not None and step.report.verdict == "safe"
+    assert report.is_on_cpu and not run(file).report.is_on_cpu
+
+
+def test_a_step_on_the_cpu_that_no_gpu_runs_names_the_line_to_change(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text("""\
+import torch
+
+class Halved(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x).numpy() / 2
+
+model = Halved(4, 4)
+with torch.no_grad():
+    for i in range(9):
+        model(torch.ones(2, 4))
+""")
+    (step,) = run(file, on_cpu=True).report.steps
+    assert step.report is None and step.reason.startswith("With its model and inputs on a GPU, ")
+    assert " (program.py:5). Change this line to run the step on a GPU" in step.reason
 
 
 @pytest.mark.parametrize(
