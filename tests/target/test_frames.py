@@ -114,6 +114,18 @@ def _locate_in_library(file: str) -> Callable[[], Place]:
     return names["here"]
 
 
+def test_the_text_of_exec_is_at_the_line_that_calls_it() -> None:
+    """einx and einops write such functions. Nobody can open a file that is called <string>."""
+    place = _locate_in_library("<string>")()
+    assert place.location is not None and place.location.file == __file__
+    names: dict[str, Any] = {"locate": locate}
+    exec("def here():\n    return locate()", names)
+    nested = names["here"]()
+    assert nested.location is not None
+    assert (nested.location.file, nested.location.line) == (__file__, place.location.line + 4)
+    assert "<string>" not in {each.file for each in (*place.stack, *nested.stack)}
+
+
 def test_a_graph_that_is_traced_in_each_step_is_at_the_line_that_traces_it() -> None:
     """What torch.fx generates has another name each time, so that no two steps would be alike."""
     places: list[Place] = []

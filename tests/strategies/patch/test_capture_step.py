@@ -19,8 +19,8 @@ from graphdoctor.strategies.patch.source import changed_sources, unified
 from graphdoctor.values.figures import Range
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location
-from graphdoctor.values.program import ProgramStep
-from tests.support.reports import ESTIMATE, HOST_READ, PARTLY_SAFE, of_program, step_of
+from graphdoctor.values.program import CalledModule, ProgramStep
+from tests.support.reports import COMPARED, ESTIMATE, HOST_READ, PARTLY_SAFE, of_program, step_of
 
 # Marked lines are the first and the last of the step; what is printed has to stay.
 HEAD = """\
@@ -439,6 +439,25 @@ def test_a_step_that_gets_no_faster_is_not_changed(tmp_path: Path) -> None:
     page = program_page.render(report, Look())
     assert "no change (step 1): not worth it: predicted 0.99x (0.94x to 1.04x)\n" in page
     assert "Try the change" not in page and "1 change" not in page
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_model_that_a_captured_step_trains_is_not_captured_twice(
+    trains: bool, tmp_path: Path
+) -> None:
+    """capture() refuses such a model where another call of it trains, as in the two steps of a GAN."""
+    file = tmp_path / "train.py"
+    step = step_in(file, PROGRAMS["a loop that reads its loss in the middle"])
+    line = file.read_text(encoding="utf-8").split("\n").index(HEAD.split("\n")[4]) + 1
+    model = CalledModule("Sequential", "model", str(file), line, 0, trains=trains)
+    other = replace(
+        step_of(COMPARED), location=Location(str(file), 99, "<module>"), modules=(model,)
+    )
+    report, _ = with_patch(of_program(replace(step, modules=(model,)), other), str(tmp_path))
+    assert report.steps[0].change
+    refused = "the captured step calls `model`, which cannot be captured twice"
+    assert (report.steps[1].no_change == refused) == trains
+    assert (report.steps[1].change == "") == trains
 
 
 def test_a_change_says_what_happens_with_another_shape(tmp_path: Path) -> None:
