@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from tests.support.diagnosing import assert_followed, cuda, diagnosed
 from tests.support.torch_versions import STORES_NUMBERS_BY_FILLING, WHY_FILLING
@@ -594,3 +595,19 @@ def signed() -> object:
 def test_the_edits_of_a_branch_are_those_of_its_cure(example: Example, texts: list[str]) -> None:
     found = [one for one in diagnosed(example).findings if one.rule == "GD107"]
     assert [edit.new_text for one in found for edit in one.edits] == texts
+
+
+def causal() -> object:
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device="cuda")
+
+    def step(q, k, v):
+        return flex_attention(q, k, v, block_mask=mask)
+
+    return step, tuple(cuda(1, 2, 128, 16) for _ in range(3))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_the_way_out_of_eager_flex_attention_is_to_compile_it() -> None:
+    """The emulated device runs compiled code eagerly, so that the cure cannot be followed there."""
+    fixes = {one.rule: one.fix for one in diagnosed(causal).findings}
+    assert fixes["GD105"].startswith("Call `torch.compile(flex_attention)`"), fixes

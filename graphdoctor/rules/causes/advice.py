@@ -363,6 +363,13 @@ def _for_index(place: Location | None, copied: Location | None) -> str:
     return f'Move `{name}` to the GPU before the step: `{name} = torch.as_tensor({name}, device="cuda")`.'
 
 
+_FLEX = frozenset({"flex_attention"})
+_COMPILED = (
+    "Call `torch.compile(flex_attention)`: only PyTorch's eager implementation builds this constant. If the call is "
+    "compiled already, suppress this finding: graphdoctor runs compiled code eagerly."
+)
+
+
 def for_python_data(op: Op, iteration: Iteration) -> str:
     """What to write instead of a tensor built from Python data; "" if it is a constant, to be built once."""
     place = op.location
@@ -370,6 +377,8 @@ def for_python_data(op: Op, iteration: Iteration) -> str:
         return ""
     if written(place, _NESTING, _NESTING):
         return NESTED
+    if written(place, _FLEX, _FLEX):
+        return _COMPILED
     if number := _number_for_library(op, place):
         return number
     if _takes_tensors(place, iteration):
