@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
@@ -330,6 +331,7 @@ class _Script:
         return Geometry(geometry.offset, shape, _dense(shape, geometry.stride), geometry.dtype)
 
     def _named(self, name: str, otherwise: str) -> str:
+        name = re.sub(r"""\[['"](\w+)['"]\]""", r".\1", name)  # a key is a name too
         word = name.rpartition(".")[2].partition("[")[0]
         word = word if word.isidentifier() and not iskeyword(word) else otherwise
         number, chosen = 1, word

@@ -14,8 +14,8 @@ from graphdoctor.device.observe.operators import Call, Observer, written_tensors
 from graphdoctor.device.observe.storages import Geometry, StorageInfo, StorageTable, is_plain
 from graphdoctor.device.observe.tape import Tape, TapeEntry
 from graphdoctor.device.real import reserved_memory
+from graphdoctor.measure.audit.frozen_values import NumberOrigin, NumberOrigins
 from graphdoctor.measure.audit.held_outputs import uses_no_memory
-from graphdoctor.measure.audit.places import NumberOrigin, origins_of_number
 from graphdoctor.target.frames import locate
 
 Skipped = Literal["", "random", "unseen"]
@@ -144,8 +144,8 @@ class Operators:
 class OperatorRecorder(Observer):
     """Keeps a capture's operators, as a tape has them, and where their numbers came from."""
 
-    def __init__(self, table: StorageTable, *, one_generator: bool) -> None:
-        self._table = table
+    def __init__(self, table: StorageTable, origins: NumberOrigins, *, one_generator: bool) -> None:
+        self._table, self._origins = table, origins
         self._tape = Tape(table, one_generator=one_generator)
         self.operators = Operators()
 
@@ -196,7 +196,7 @@ class OperatorRecorder(Observer):
             return memory
         if type(value) in (int, float):
             if value not in numbers:
-                origins = tuple(origins_of_number(value))
+                origins = tuple(origin for _, origin in self._origins.of((value,)))
                 numbers[value] = FrozenNumber(value, origins) if origins else value
             return numbers[value]
         if type(value) in (list, tuple):

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import itertools
+import math
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 from weakref import ref
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.measure.audit.places import (
     CapturedFrames,
+    Computed,
     Item,
     Key,
+    Leaf,
     Place,
+    Step,
     expressions_of_program,
+    frames_of_program,
 )
-from graphdoctor.target.frames import is_machinery, locate
+from graphdoctor.target.frames import is_machinery, locate, variables_of
 from graphdoctor.target.state.kinds.written import MISSING
 from graphdoctor.target.state.snapshot import plain_torch
 from graphdoctor.values.locations import Location
@@ -33,6 +35,114 @@ _NUMBERS = (int, float, complex)
 # So many operators get these that equality says nothing.
 _COMMON: frozenset[Any] = frozenset({0, 1, -1})
 _COPIES = frozenset({"copy_", "_to_copy"})  # a replay reads pinned memory again
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OptionOrigin:
+    """What an optimizer computes of an option, or of a product of two, before an operator gets it."""
+
+    options: tuple[Leaf, ...]
+    form: Callable[[Any], Any]
+
+    @property
+    def name(self) -> str:
+        """The optimizer's class, and the way to the option."""
+        return self.options[0].place.text
+
+    def places(self) -> Iterator[Leaf]:
+        """The options."""
+        yield from self.options
+
+    def now(self, frames: list[FrameType]) -> Any:
+        """The argument as it would be now; None if that is not known."""
+        values = [each.place.read(frames) for each in self.options]
+        is_known = all(type(each) in (int, float) for each in values)
+        return self.form(math.prod(values)) if is_known else None
+
+
+NumberOrigin = Computed | OptionOrigin
+# The likeliest first: a number that one of the first explains is not looked for among the others.
+_FORMS: tuple[tuple[int, tuple[Callable[[Any], Any], ...]], ...] = (
+    (1, (operator.pos, operator.neg)),
+    (1, (lambda value: 1 - value,)),
+    (2, (operator.pos, operator.neg, lambda value: 1 - value)),
+)
+
+
+class NumberOrigins:
+    """During one capture, finds what the callers compute an operator's numbers from."""
+
+    def __init__(self, table: StorageTable) -> None:
+        self._table = table
+        self._frames = CapturedFrames()
+
+    def of(self, numbers: Collection[Any]) -> Iterator[tuple[Any, NumberOrigin]]:
+        """What can be read again after the capture, with the number; the nearest caller's first."""
+        for optimizer in stepping():
+            yield from _of_options(options_of(optimizer, self._table), numbers)
+        is_nearest = True
+        for frame, expression in expressions_of_program():
+            for operand in expression.operands:
+                found = expression.computed(operand, lambda value: number_of(value, self._table))
+                if found is None or (value := found.value) not in numbers:
+                    continue
+                is_sure = is_nearest or (type(value) is float and value not in _COMMON)
+                if is_sure and any(map(self.lasts, found.places())):
+                    yield value, found
+            is_nearest = is_nearest and is_machinery(frame.f_code.co_filename)
+
+    def lasts(self, leaf: Leaf) -> bool:
+        """Whether the place is there after the capture, and its name means the same then."""
+        # A variable of a loop, or a length, has other uses later.
+        is_variable = not isinstance(leaf.place.root, ref) and len(leaf.place.path) < 2
+        is_other_later = is_variable and type(leaf.number) is not float
+        return self._frames.holds(leaf.place) and not is_other_later
+
+
+def stepping() -> Iterator[torch.optim.Optimizer]:
+    """The optimizers whose steps call this operator."""
+    for frame in frames_of_program():
+        code = frame.f_code
+        if code.co_name == "step" and code.co_varnames[:1] == ("self",):
+            optimizer = variables_of(frame).get("self")
+            if isinstance(optimizer, torch.optim.Optimizer):
+                yield optimizer
+
+
+def options_of(optimizer: torch.optim.Optimizer, table: StorageTable) -> list[list[Leaf]]:
+    """The numbers of each group that steps."""
+    groups = []
+    for index, group in enumerate(optimizer.param_groups):
+        if all(each.grad is None for each in group["params"]):
+            continue
+        groups.append(options := list[Leaf]())
+        for name in optimizer.defaults:
+            path: tuple[Step, ...] = ("param_groups", Item(index), Item(name))
+            text = f'{type(optimizer).__name__}.param_groups[{index}]["{name}"]'
+            value = group.get(name)
+            items = enumerate(value) if isinstance(value, tuple | list) else ()
+            places = [(path, text, value)]
+            places += [((*path, Item(at)), f"{text}[{at}]", item) for at, item in items]
+            for path, text, value in places:
+                if (number := number_of(value, table)) is not MISSING:
+                    options.append(Leaf(Place(ref(optimizer), path, text), number, None))
+    return groups
+
+
+def _of_options(
+    groups: list[list[Leaf]], numbers: Collection[Any]
+) -> Iterator[tuple[Any, OptionOrigin]]:
+    for options in groups:
+        left = set(numbers) - _COMMON
+        for count, forms in _FORMS:
+            found = [
+                (value, OptionOrigin(factors, form))
+                for factors in (itertools.product(options, repeat=count) if left else ())
+                for form in forms
+                if (value := form(math.prod(each.number for each in factors))) in left
+            ]
+            yield from found
+            left -= {value for value, _ in found}
 
 
 @dataclass(slots=True)
@@ -52,28 +162,15 @@ Sources = dict[Key, FrozenNumber]
 class CapturedNumbers(Observer):
     """During one capture, finds the places whose numbers operators get, and the options of optimizers that step."""
 
-    def __init__(self, table: StorageTable) -> None:
-        self._table = table
-        self._frames = CapturedFrames()
-        self._step: list[tuple[str, list[Any], Location | None]] | None = None
+    def __init__(self, table: StorageTable, origins: NumberOrigins) -> None:
+        self._table, self._origins = table, origins
         self._sources: Sources = {}
-
-    @contextmanager
-    def on(self) -> Iterator[None]:
-        """See steps of optimizers while the block runs."""
-        hooks = (
-            register_optimizer_step_pre_hook(self._steps),
-            register_optimizer_step_post_hook(self._stepped),
-        )
-        try:
-            yield
-        finally:
-            for each in hooks:
-                each.remove()
+        self._rates: Sources = {}
 
     def sources(self) -> Sources:
         """What was found. A place that gave several numbers in one capture is a loop's, and left out."""
-        return {key: each for key, each in self._sources.items() if not each.has_varied}
+        found = {**self._rates, **self._sources}
+        return {key: each for key, each in found.items() if not each.has_varied}
 
     def after(self, call: Call) -> None:
         if not call.on_cuda:
@@ -81,83 +178,24 @@ class CapturedNumbers(Observer):
         numbers = list(_numbers_in((call.args, call.kwargs)))
         if call.facts.base_name not in _COPIES:
             hosts = (each for each in call.inputs if not each.dim() and not each.is_meta)
-            numbers += [n for each in hosts if (n := self._number(each)) is not MISSING]
-        if self._step is not None:
-            self._step.append((call.facts.name, numbers, locate().location))
-        if numbers:
-            self._match(call.facts.name, numbers)
-
-    def _match(self, operator: str, numbers: list[Any]) -> None:
-        location = None
-        nearest: FrameType | None = None  # of the user's
-        for frame, expression in expressions_of_program():
-            for operand in expression.operands:
-                found = expression.computed(operand, self._number)
-                if found is None or (value := found.value) not in numbers:
-                    continue
-                if nearest is not None and (type(value) is not float or value in _COMMON):
-                    continue
-                for place, number, _ in found.places():
-                    if self._lasts(place, number):
-                        location = location or locate().location
-                        self._add(FrozenNumber(place, number, operator, location))
-            if nearest is None and not is_machinery(frame.f_code.co_filename):
-                nearest = frame
-
-    def _lasts(self, place: Place, number: Any) -> bool:
-        """Whether the place is there after the capture, and its name means the same then."""
-        # A variable of a loop, or a length, has other uses later.
-        is_variable = not isinstance(place.root, ref) and len(place.path) < 2
-        return self._frames.holds(place) and (not is_variable or type(number) is float)
-
-    def _add(self, found: FrozenNumber) -> None:
-        known = self._sources.setdefault(found.place.key, found)
-        known.has_varied = known.has_varied or known.value != found.value
-
-    def _steps(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._step = []
-
-    def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        calls, self._step = self._step, None
-        if not calls:
-            return
-        for index, group in enumerate(optimizer.param_groups):
-            if all(each.grad is None for each in group["params"]):
-                continue
-            options = {name: self._numbers_of(group.get(name)) for name in optimizer.defaults}
-            others = [number for numbers in options.values() for number in numbers]
-            for name, numbers in options.items():
-                used = next(
-                    (
-                        each
-                        for wanted in _derived(numbers, others)
-                        for each in calls
-                        if not wanted.isdisjoint(each[1])
-                    ),
-                    None,
-                )
-                # Each step is in proportion to its rate, whatever else it is multiplied with.
-                if used is None and name == "lr" and numbers:
-                    used = calls[-1]
-                if used is None:
-                    continue
-                path = ("param_groups", Item(index), Item(name))
-                text = f'{type(optimizer).__name__}.param_groups[{index}]["{name}"]'
-                value = self.value_of(group[name])
-                self._add(FrozenNumber(Place(ref(optimizer), path, text), value, used[0], used[2]))
-
-    def _numbers_of(self, value: object) -> list[Any]:
-        found = self.value_of(value)
-        if found is MISSING:
-            return []
-        return list(found) if isinstance(found, tuple) else [found]
-
-    def value_of(self, value: object) -> Any:
-        """A number, or a tuple of several such as betas; MISSING of anything else."""
-        return value_of(value, self._table)
-
-    def _number(self, value: object) -> Any:
-        return number_of(value, self._table)
+            found = (number_of(each, self._table) for each in hosts)
+            numbers += [number for number in found if number is not MISSING]
+        # Each step is in proportion to its rate, whatever the rate is multiplied with.
+        options = [
+            o for each in stepping() for group in options_of(each, self._table) for o in group
+        ]
+        rates = [each for each in options if each.place.path[-1] == Item("lr")]
+        origins = self._origins.of(numbers) if numbers else ()
+        leaves = [
+            leaf for _, each in origins for leaf in each.places() if self._origins.lasts(leaf)
+        ]
+        name, location = call.facts.name, locate().location if rates or leaves else None
+        for place, number, _ in rates:  # the last operator changes the weights
+            self._rates[place.key] = FrozenNumber(place, number, name, location)
+        for place, number, _ in leaves:
+            known = FrozenNumber(place, number, name, location)
+            known = self._sources.setdefault(place.key, known)
+            known.has_varied = known.has_varied or known.value != number
 
 
 def changed_numbers(
@@ -165,7 +203,7 @@ def changed_numbers(
 ) -> Iterator[tuple[FrozenNumber, Any]]:
     """Places that have another number than at capture, with that number; each is given once."""
     for key, each in list(sources.items()):
-        value = value_of(each.place.read(frames), table)
+        value = number_of(each.place.read(frames), table)
         if value is not MISSING and value != each.value and value == value:
             del sources[key]
             yield each, value
@@ -179,22 +217,6 @@ def number_of(value: object, table: StorageTable) -> Any:
         with plain_torch():
             return value.item()
     return MISSING
-
-
-def value_of(value: object, table: StorageTable) -> Any:
-    """The same, also of a few numbers in a tuple or list."""
-    if isinstance(value, (tuple, list)):
-        numbers = tuple(number_of(each, table) for each in value[:4])
-        return MISSING if MISSING in numbers or not numbers else numbers
-    return number_of(value, table)
-
-
-def _derived(numbers: list[Any], others: list[Any]) -> Iterator[set[Any]]:
-    """What optimizers compute of an option before they hand it to an operator, the likeliest first."""
-    products = [one * other for one in numbers for other in others]
-    yield {each for one in numbers for each in (one, -one)} - _COMMON
-    yield {1 - one for one in numbers} - _COMMON
-    yield {each for one in products for each in (one, -one, 1 - one)} - _COMMON
 
 
 def _numbers_in(value: object) -> Iterator[Any]:

