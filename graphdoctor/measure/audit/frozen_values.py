@@ -46,8 +46,8 @@ class OptionOrigin:
 
     @property
     def name(self) -> str:
-        """The optimizer's class, and the way to the option."""
-        return self.options[0].place.text
+        """The optimizer's class and the way to each option."""
+        return " * ".join(each.place.text for each in self.options)
 
     def places(self) -> Iterator[Leaf]:
         """The options."""
@@ -137,7 +137,9 @@ def _of_options(
         for count, forms in _FORMS:
             found = [
                 (value, OptionOrigin(factors, form))
-                for factors in (itertools.product(options, repeat=count) if left else ())
+                for factors in (
+                    itertools.combinations_with_replacement(options, count) if left else ()
+                )
                 for form in forms
                 if (value := form(math.prod(each.number for each in factors))) in left
             ]

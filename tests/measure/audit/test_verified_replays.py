@@ -114,6 +114,16 @@ def frozen_learning_rate() -> None:
     graph.replay()
 
 
+def frozen_weight_decay() -> None:
+    """AdamW multiplies its weights with 1 - lr * weight_decay."""
+    optimizer, graph, _memory = training(
+        torch.optim.AdamW, lr=0.1, weight_decay=0.3, capturable=True
+    )
+    graph.replay()
+    optimizer.param_groups[0]["weight_decay"] = 0.2
+    graph.replay()
+
+
 def assigned_checkpoint() -> None:
     net, x = model(), torch.ones(2, 4, device="cuda")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # keeps the parameters it was made with
@@ -165,6 +175,10 @@ FAULTS: dict[Callable[[], None], tuple[str, str, str, str]] = {
     frozen_tensor_on_the_host: ("aten.mul.Tensor", "# <- wrong", "factor", "0.125"),
     frozen_learning_rate: ("aten._foreach_add_.List", "# <- wrong", 'SGD.param_groups[0]["lr"]', "-0.01"),
     replaced_cache_object: ("aten.exp.default", "# <- wrong", "self.cache.keys", "other memory"),
+    frozen_weight_decay: (
+        "aten._foreach_mul_.Scalar", "# <- wrong",
+        'AdamW.param_groups[0]["lr"] * AdamW.param_groups[0]["weight_decay"]', "0.98",
+    ),
     freed_input: ("aten.exp.default", "", "x", "other memory"),
 }  # fmt: skip
 
