@@ -48,8 +48,8 @@ def _analyzed(shell: Any, line: str, cell: str) -> Report:
     try:
         args = _Options().parse_args(shlex.split(line))
         step, inputs = step_of(cell, shell.user_ns, file=file)
-        out, err = _FirstRun(sys.stdout), _FirstRun(sys.stderr)
-        shown = _shown_once(step, out, err)
+        out, err = _streams[:] = _FirstRun(sys.stdout), _FirstRun(sys.stderr)
+        shown = _shown_once(step)
         with redirect_stdout(out), redirect_stderr(err):
             return analyze(
                 shown if inputs else _target_of(shown),
@@ -79,12 +79,16 @@ class _FirstRun(io.TextIOBase):
         self.stream.flush()
 
 
-def _shown_once(step: Callable[..., object], *streams: _FirstRun) -> Callable[..., object]:
+# Those of the cell that runs. A step that held them would have them as its state.
+_streams: list[_FirstRun] = []
+
+
+def _shown_once(step: Callable[..., object]) -> Callable[..., object]:
     """The same step, whose runs the streams count."""
 
     @functools.wraps(step)
     def cell(*inputs: object) -> object:
-        for stream in streams:
+        for stream in _streams:
             stream.runs += 1
         return step(*inputs)
 
