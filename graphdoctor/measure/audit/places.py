@@ -453,11 +453,9 @@ def tensors_of_program(
         is_global = variables is frame.f_globals
         for name, value in list(variables.items()):
             root = frame.f_globals if is_global else Variable(frame.f_code, name)
-            for steps, held in _held(value, (Item(name),)):
-                if isinstance(held, torch.Tensor):
-                    text = _text("", steps)
-                    place = Place(root, steps if is_global else steps[1:], text)
-                    yield held, place, text
+            for steps, tensor in _held(value, (Item(name),)):
+                text = _text("", steps)
+                yield tensor, Place(root, steps if is_global else steps[1:], text), text
     # Modules first: a variable's module is named by the variable, whatever else leads to it.
     variables = {**roots, **roots_of(frames)}
     names = sorted(variables, key=lambda name: not isinstance(variables[name], torch.nn.Module))
@@ -475,10 +473,9 @@ def tensors_of_program(
         with suppress(TypeError):  # no weak reference to it
             owner = ref(value)
             for name, entry in entries.items():
-                for steps, held in _held(entry, (name,)) if name not in _ENTRIES else ():
-                    if isinstance(held, torch.Tensor):
-                        text = _text(str(path), steps)
-                        yield held, Place(owner, steps, text), text
+                for steps, tensor in _held(entry, (name,)) if name not in _ENTRIES else ():
+                    text = _text(str(path), steps)
+                    yield tensor, Place(owner, steps, text), text
 
 
 def is_modules(place: Place) -> bool:
@@ -494,9 +491,9 @@ def is_registered(place: Place) -> bool:
     return owner is not None and any(place.path[0] in vars(owner).get(kind, ()) for kind in kinds)
 
 
-def _held(value: Any, steps: tuple[Step, ...]) -> Iterator[tuple[tuple[Step, ...], Any]]:
-    """Tensors and numbers in containers, with the steps that lead there."""
-    if isinstance(value, torch.Tensor | int | float) and not isinstance(value, bool):
+def _held(value: Any, steps: tuple[Step, ...]) -> Iterator[tuple[tuple[Step, ...], torch.Tensor]]:
+    """Tensors in containers, with the steps that lead there."""
+    if isinstance(value, torch.Tensor):
         yield steps, value
     elif len(steps) < _DEEPEST and isinstance(value, dict):
         for key, item in list(value.items()):
