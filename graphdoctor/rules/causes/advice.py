@@ -398,6 +398,11 @@ def for_python_data(op: Op, iteration: Iteration) -> str:
             "Its numbers change: keep each in a 0-d GPU tensor that the step updates in place, and join them with "
             "`torch.stack([a, b])`. Or pass the tensor as an input of the step."
         )
+    if statement is not None and any(isinstance(n, ast.ListComp) for n in ast.walk(statement)):
+        return (
+            "If the numbers follow from the batch, build the tensor with the batch and pass it as an input of the "
+            "step: a replay keeps the captured numbers. Otherwise build it once in __init__ as a buffer."
+        )
     return ""
 
 

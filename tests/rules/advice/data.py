@@ -87,6 +87,23 @@ def advantages_of_the_gpu():
     return step, (cuda(8, 1), cuda(8, 1))
 
 
+@DATA.before("GD105", "build the tensor with the batch and pass it as an input")
+def boxes_per_image():
+    def step(x, *labels):
+        lengths = torch.as_tensor([len(each) for each in labels], device="cuda")
+        return (x.sum(1) - lengths).abs().mean()
+
+    return step, (cuda(2, 4), cuda(3), cuda(5))
+
+
+@DATA.after
+def boxes_counted_with_the_batch():
+    def step(x, lengths):
+        return (x.sum(1) - lengths).abs().mean()
+
+    return step, (cuda(2, 4), torch.tensor([3, 5], device="cuda"))
+
+
 @DATA.before("GD105", "torch.stack([a, b])")
 def losses_in_a_tensor():
     def step(x, y):
