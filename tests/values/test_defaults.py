@@ -18,6 +18,7 @@ MEANT = {
     "LineWork.places": 1,
     "Measurement.ranks": 1,
     "ProgramStep.passes": 1,
+    "Report.runs_on_gpu": True,
     "Report.values": "real",
     "Verification.inputs": "on fresh inputs",
 }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from graphdoctor.source.trees import scope_at
 from graphdoctor.strategies.patch.alike import Likeness, likeness, needs_another, with_times
 from graphdoctor.strategies.patch.edits import EDITS, PLAIN_EDITS
+from graphdoctor.strategies.patch.edits.capture_step import CAPTURE
 from graphdoctor.strategies.patch.edits.edit import Edit, NoProposal, Proposal
 from graphdoctor.strategies.patch.rerun import Optimizers, Run, Task, reruns
 from graphdoctor.strategies.patch.source import (
@@ -91,6 +94,10 @@ def _proposals(
         return (), ""
     if step.report.verdict == "unknown":
         return (), "nothing is proposed for a step whose verdict is unknown"
+    scope = scope_at(step.location.file, step.location.line)
+    for decorator in getattr(scope, "decorator_list", ()):
+        if ast.unparse(decorator).partition("(")[0] == CAPTURE.decorator:
+            return (), "its function is captured already"
     found, reason = [], ""
     for edit in edits:
         try:

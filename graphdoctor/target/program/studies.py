@@ -54,7 +54,9 @@ class Studies:
         self.close_gap()
         before = self.wall_s
         self.keep(step, keep, autocast)
-        if step.beginnings >= self._needed(step):
+        # While a graph is captured, or studied as if it were, a diagnosis would be taken for the step's own work.
+        is_capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        if step.beginnings >= self._needed(step) and not is_capturing:
             self._study_once(step, autocast)
         if step.entered_at is not None:
             step.entered_at += self.wall_s - before

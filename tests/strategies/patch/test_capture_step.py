@@ -429,6 +429,16 @@ def test_a_step_that_no_function_can_be_is_left_alone(words: str, tmp_path: Path
         proposal(tmp_path / "program.py", REFUSED[words])
 
 
+def test_nothing_is_proposed_for_a_step_of_a_captured_function(tmp_path: Path) -> None:
+    source = PROGRAMS["a function that is called for each epoch"]
+    for decorator in ("@graphdoctor.capture", "@graphdoctor.capture(state=[model])"):
+        file = tmp_path / f"{len(decorator)}.py"  # its tree is kept by the name
+        captured = step_in(file, source.replace("def run_epoch", f"{decorator}\ndef run_epoch"))
+        report, choice = with_patch(of_program(captured), str(tmp_path))
+        assert choice.is_empty and report.patch is None
+        assert report.steps[0].no_change == "its function is captured already"
+
+
 def test_a_step_that_gets_no_faster_is_not_changed(tmp_path: Path) -> None:
     step = step_in(tmp_path / "a.py", PROGRAMS["a loop that reads its loss in the middle"])
     assert step.report is not None

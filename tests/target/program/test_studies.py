@@ -71,3 +71,36 @@ raise KeyboardInterrupt
     (step,) = seen.steps
     assert (seen.ending, seen.exit_code) == ("interrupted", 130)
     assert step.report is None and "interrupted before its diagnosis" in step.reason
+
+
+def test_a_captured_step_without_arguments_is_diagnosed_outside_of_its_captures(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        """\
+import graphdoctor
+import torch
+from torch import nn
+
+model = nn.Linear(4, 1).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+x = torch.randn(8, 4).cuda()
+
+
+@graphdoctor.capture
+def train_step():
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+for epoch in range(20):
+    loss = train_step()
+""",
+        encoding="utf-8",
+    )
+    ran = run(program, after=5)
+    assert [verdict for _, _, verdict, _ in ran.summary] == ["safe"]
