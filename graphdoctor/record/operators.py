@@ -33,7 +33,7 @@ _TAKES_BOTH = frozenset(
 
 # Why the emulated result is not that of a GPU: eager rejects the operator there, and the step does not run.
 ON_BOTH_DEVICES = (
-    "receives GPU and CPU tensors; create the CPU tensor with `device=`, because CUDA operators accept a CPU"
+    "receives GPU and CPU tensors; move the CPU tensor to the GPU, because CUDA operators accept a CPU"
     " tensor only if it is 0-d"
 )
 

@@ -245,7 +245,9 @@ def compare_strategies(
         strategies = chosen(options.strategies, is_emulated=contest.is_emulated)
         if contest.has_processes and any(one.name != WHOLE_NAME for one in strategies):
             processes.start_next()  # while the rows are predicted here
-        sentence, next_fix = next_finding(evidence, profile)
+        # A fix gains nothing if a GPU does not run the step at all.
+        gains = next_finding(evidence, profile) if report.runs_on_gpu else ("", None)
+        sentence, next_fix = gains
 
         def with_rows(rows: Sequence[StrategyOutcome]) -> Report:
             every = with_noise_told(rows)

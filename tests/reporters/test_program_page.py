@@ -72,7 +72,7 @@ def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:
     cured, other = replace(step_of(COMPARED), cured=("GD101",)), step_of(COMPARED)
     page = program_page.render(of_program(cured, other), Look(base=BASE))
     first, _, second = page.partition("error[GD101]: step 2: ")
-    fix = "= fix:  Apply the change above, which needs no further edit for this."
+    fix = "= fix:  Apply the change above, which handles this: it reads the value"
     assert first.count(fix) == 1 and "Keep the decision" not in first
     assert fix not in second and "Keep the decision" in second
 

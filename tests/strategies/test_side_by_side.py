@@ -76,6 +76,23 @@ def test_a_report_has_a_row_for_each_and_recommends_the_fastest_that_was_verifie
     assert "blocks whole-step capture" in advice.then
 
 
+def test_no_fix_gains_anything_in_a_step_that_a_gpu_does_not_run(listed: Any) -> None:
+    def mixed() -> object:
+        left_behind = torch.randn(4, 8)
+
+        def step(data: torch.Tensor) -> torch.Tensor:
+            data = data * left_behind
+            return data + float(data.sum())
+
+        return step, (torch.randn(4, 8, device="cuda"),)
+
+    listed(fakes.Fake())
+    report = analyze(mixed, device="emulated")
+    assert not report.runs_on_gpu and report.recommendation is not None
+    assert report.recommendation.next_fix is None
+    assert "Predicted speedup after" not in report.recommendation.then
+
+
 def test_none_of_them_means_none(listed: Any) -> None:
     listed(fakes.Fake())
     report = analyze(hazardous, device="emulated", strategies=())

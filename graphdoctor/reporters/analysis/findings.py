@@ -18,7 +18,15 @@ from graphdoctor.values.speed import NextFix
 SHOWN_IN_FULL = 3
 _SHORT_FIX = 140  # characters: two lines
 _PLACES = 6  # further lines that one fix is for
-_CURED = "Apply the change above, which needs no further edit for this."
+_READ = "it reads the value after the captured part"
+_HOW_CURED = {
+    "GD101": _READ,
+    "GD102": _READ,
+    "GD103": _READ,
+    "GD108": _READ,
+    "GD111": "it keeps the step count on the GPU",
+    "GD117": "its capture uses none of the earlier nodes",
+}
 _EFFECTS = (*EFFECT_WORDS,)
 _CERTAINTIES = ("confirmed", "likely", "unknown")
 
@@ -126,7 +134,7 @@ def _write_cause(
         if context := context_text(first):
             notes.append(("in", context))
     if is_cured and not page.look.show_all:
-        notes.append(("fix", _CURED))
+        notes.append(("fix", f"{_cured(first)}."))
     else:
         notes.append(("fix", first.fix if page.look.show_all else short_fix(first)))
     gains = [gain for one in cause if (gain := gain_text(one, next_fix))]
@@ -207,6 +215,11 @@ def _places(page: Page, findings: list[Finding]) -> str:
     return ", ".join(unique[:most]) + more
 
 
+def _cured(finding: Finding) -> str:
+    how = _HOW_CURED.get(finding.rule, "it needs no further edit")
+    return f"Apply the change above, which handles this: {how}"
+
+
 def _write_in_a_line(
     page: Page, cause: list[Finding], prefix: str, *, first: bool, is_cured: bool
 ) -> None:
@@ -224,7 +237,7 @@ def _write_in_a_line(
     )
     where = _places(page, cause)
     page.hanging("  --> ", where, style="cyan", head_style="blue")
-    fix = _CURED if is_cured else short_fix(finding)
+    fix = _cured(finding) if is_cured else short_fix(finding)
     fix = " ".join(fix.split()).partition(". ")[0].rstrip(".")
     if severity_of(finding) != "note" and len(fix) <= _SHORT_FIX:
         page.hanging("  = fix:  ", fix, head_style="blue")
