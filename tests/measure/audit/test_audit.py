@@ -7,8 +7,7 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 import torch
 
 import graphdoctor
-from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.values.audited import AuditReport
 from tests.captured.test_step import hidden_state, results_in_attributes
 from tests.measure.audit.healthy_graphs import HEALTHY, Engine, batch, model
@@ -25,13 +23,7 @@ from tests.support import warm
 from tests.support.emulated import captured
 from tests.support.schemas import schema_of
 
-
-@pytest.fixture(autouse=True, params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    with EmulatedDevice() if request.param == "emulated" else nullcontext():
-        ones = torch.ones(4, 4, device="cuda")
-        ones @ ones  # cuBLAS makes its handle, which it may not do in a capture
-        yield
+pytestmark = pytest.mark.usefixtures("on_device")
 
 
 def audited(program: Callable[[], object]) -> AuditReport:

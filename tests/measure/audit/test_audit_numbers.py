@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,12 @@ import pytest
 import torch
 
 import graphdoctor
-from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.values.audited import FrozenValue
 from graphdoctor.values.locations import Location
 from tests.measure.audit.healthy_graphs import batch, model
 from tests.support.emulated import captured
 
-
-@pytest.fixture(autouse=True, params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    with EmulatedDevice() if request.param == "emulated" else nullcontext():
-        ones = torch.ones(4, 4, device="cuda")
-        ones @ ones  # cuBLAS makes its handle, which it may not do in a capture
-        yield
+pytestmark = pytest.mark.usefixtures("on_device")
 
 
 def frozen(program: Callable[[], object]) -> tuple[FrozenValue, ...]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +11,10 @@ import pytest
 import torch
 
 import graphdoctor
-from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.values.audited import AuditReport
 from graphdoctor.values.locations import Location
 from tests.measure.audit.healthy_graphs import batch, model
 from tests.support.emulated import captured
-
-
-@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    with EmulatedDevice() if request.param == "emulated" else nullcontext():
-        warm_up_cublas()
-        yield
-
-
-@pytest.fixture
-def on_emulated_device() -> Iterator[None]:
-    """Only there each operator is seen that reads."""
-    with EmulatedDevice():
-        warm_up_cublas()
-        yield
-
-
-def warm_up_cublas() -> None:
-    ones = torch.ones(4, 4, device="cuda")
-    ones @ ones
 
 
 def graphed() -> Any:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,12 @@ import torch
 from torch.nn import functional
 
 import graphdoctor
-from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.observe.collector import no_collection
 from graphdoctor.measure.audit.blame import shows_difference
 from tests.support import warm
 from tests.support.emulated import captured, one_thread  # noqa: F401
 
-
-@pytest.fixture(autouse=True, params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    with EmulatedDevice() if request.param == "emulated" else nullcontext():
-        ones = torch.ones(4, 4, device="cuda")
-        ones @ ones  # cuBLAS makes its handle, which it may not do in a capture
-        yield
+pytestmark = pytest.mark.usefixtures("on_device")
 
 
 class Program:

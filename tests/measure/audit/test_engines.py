@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,11 @@ import pytest
 import torch
 
 import graphdoctor
-from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.reporters.audit_faults import AuditFault, faults_of
 from tests.measure.audit.engines import GraphRunner, ModelRunner, Ppo
 from tests.support.emulated import one_thread  # noqa: F401
 
-
-@pytest.fixture(autouse=True, params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    with EmulatedDevice() if request.param == "emulated" else nullcontext():
-        ones = torch.ones(4, 4, device="cuda")
-        ones @ ones  # cuBLAS makes its handle, which it may not do in a capture
-        yield
+pytestmark = pytest.mark.usefixtures("on_device")
 
 
 def prompt(count: int) -> torch.Tensor:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 
 import graphdoctor
-from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.values.audited import AuditReport
 from tests.support.emulated import captured, one_thread  # noqa: F401
 
@@ -80,12 +78,7 @@ EVENTS: tuple[Event, ...] = (
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def on_emulated_device() -> Any:
-    with EmulatedDevice():
-        ones = torch.ones(4, 4, device="cuda")
-        ones @ ones
-        yield
+pytestmark = pytest.mark.usefixtures("on_emulated_device")
 
 
 def eager(make: Make, event: Event, before: int) -> torch.Tensor:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 import torch
 
 import graphdoctor
-from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.measure.audit import verified_replays
 from graphdoctor.values.audited import AuditReport
 from tests.measure.audit.healthy_graphs import HEALTHY, Cache, model
@@ -23,13 +21,7 @@ from tests.support import warm
 from tests.support.emulated import captured, one_thread  # noqa: F401
 from tests.support.schemas import schema_of
 
-
-@pytest.fixture(autouse=True, params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    with EmulatedDevice() if request.param == "emulated" else nullcontext():
-        ones = torch.ones(4, 4, device="cuda")
-        ones @ ones  # cuBLAS makes its handle, which it may not do in a capture
-        yield
+pytestmark = pytest.mark.usefixtures("on_device")
 
 
 def verified(program: Callable[[], object], **options: Any) -> AuditReport:
