@@ -215,6 +215,10 @@ def _constant_state(use: TensorUse, iteration: Iteration) -> tuple[str, ...]:
         for one in iteration.externals
         if one.origin == "state" and one.storage not in written
     }
+    makers: dict[int, list[Op]] = {}
+    for op in iteration.ops:
+        for out in op.outputs:
+            makers.setdefault(out.storage, []).append(op)
     names: list[str] = []
     seen, todo = {use.storage}, [use.storage]
     while todo:
@@ -222,8 +226,7 @@ def _constant_state(use: TensorUse, iteration: Iteration) -> tuple[str, ...]:
         if storage in state:
             names.append(state[storage])
             continue
-        makers = (op for op in iteration.ops if any(out.storage == storage for out in op.outputs))
-        sources = {each.storage for op in makers for each in op.inputs} - {storage}
+        sources = {each.storage for op in makers.get(storage, ()) for each in op.inputs} - {storage}
         if not sources:
             return ()
         todo += sources - seen
