@@ -38,13 +38,13 @@ class Construction(NamedTuple):
         has_gpu = self._asks_for_gpu()
         given = f"capturable={has_gpu or True}"
         args: list[ast.expr | ast.keyword] = [*self.call.args, *self.call.keywords]
-        texts = [source_of(self.file, each) for each in args]
+        rate = next((each for n, each in enumerate(args) if _is_rate(n, each)), None)
         if tensor_rate:
-            index = next((n for n, each in enumerate(args) if _is_rate(n, each)), None)
-            rate = "..." if index is None else source_of(self.file, _value(args.pop(index)))
+            value = "..." if rate is None else source_of(self.file, _value(rate))
             device = f'"cuda" if {has_gpu} else "cpu"' if has_gpu else '"cuda"'
-            given = f"lr=torch.tensor({rate}, device={device}), {given}"
-            texts = [text for n, text in enumerate(texts) if n != index]
+            given = f"lr=torch.tensor({value}, device={device}), {given}"
+            args = [each for each in args if each is not rate]
+        texts = [source_of(self.file, each) for each in args]
         chooses = source_of(self.file, self.call.func)
         new = f"{chooses}({', '.join([*texts, given])})"
         code = ast.unparse(self.statement).replace(ast.unparse(self.call), " ".join(new.split()))
@@ -54,12 +54,11 @@ class Construction(NamedTuple):
             fix = f"Pass `{given}` to `{chooses}()` ({lines})."
         if not self._names_gpu():
             return f"{fix} Move the model to the GPU first: `capturable=True` fails on the CPU.", ()
-        if isinstance(self.call.func, (ast.Call, ast.Subscript)):
-            return (
-                f"{fix} `{chooses}` chooses the class. SGD, for example, has no `capturable`.",
-                (),
-            )
-        return fix, instead_of_call(self.file, self.call, new) if "(..., " not in given else ()
+        if self.is_chosen:
+            more = f"`{chooses}` chooses the class. SGD, for example, has no `capturable`."
+            return f"{fix} {more}", ()
+        is_complete = rate is not None or not tensor_rate
+        return fix, instead_of_call(self.file, self.call, new) if is_complete else ()
 
     def _names_gpu(self) -> bool:
         """Whether the file names a GPU: `.cuda()`, `"cuda:0"`, or a device that another file chose."""
