@@ -95,9 +95,7 @@ def _own_pool() -> Any:
     try:
         with torch.cuda.use_mem_pool(pool):
             torch.empty(1, device="cuda")
-    except (
-        RuntimeError
-    ):  # some versions of torch refuse a pool of expandable segments (pytorch#148378)
+    except RuntimeError:  # some versions refuse a pool of expandable segments (pytorch#148378)
         return None
     return pool
 

@@ -382,19 +382,19 @@ def _write_end(
     if counts or basis:
         page.paragraph(f"{counts}{basis}".strip())
     patch = report.patch
-    following = ""
+    following, rest = "", ""
+    if any(step.report for step in report.steps) and not page.look.show_all:
+        rest = "Use --all for each step's page."
     if patch is not None and patch.status == "same results" and diff_file:
         following = f"Apply the change: patch -p1 < {diff_file}. "
     elif patch is not None and patch.status == "not tried" and patch.diff:
         before = "Move the model and its inputs to the GPU, then try" if report.is_on_cpu else "Try"
         command = path_text(" ".join(report.command), page.look.base)
-        following = f"{before} the change: graphdoctor run --diff fix.diff {command}\n"
+        page.paragraph(f"{before} the change: graphdoctor run --diff fix.diff {command}")
     elif rules := [one.rule for findings in found for one in worst_first(findings)]:
         following = f"Explain a rule: graphdoctor explain {rules[0]}. "
-    if any(step.report for step in report.steps) and not page.look.show_all:
-        following += "Use --all for each step's page."
-    for line in following.splitlines():
-        page.paragraph(line.rstrip())
+    if following or rest:
+        page.paragraph(f"{following}{rest}".rstrip())
 
 
 def _step_page(step: ProgramStep, number: int, look: Look) -> str:

@@ -163,9 +163,8 @@ class EmulatedGraph:
         self.is_users = frame.f_globals.get("__name__") != _OWN_CAPTURES
         self._rng = torch.get_rng_state()
         self._newest_before = device.table.info(torch.empty(0)).number
-        self._under_way.enter_context(
-            no_collection()
-        )  # the same capture always ends in the same way
+        # With finalizers, the same capture would fail in some runs only.
+        self._under_way.enter_context(no_collection())
         device.capturing = self
         device.attach(self)
 
