@@ -54,7 +54,8 @@ class Studies:
         self.close_gap()
         before = self.wall_s
         self.keep(step, keep, autocast)
-        # While a graph is captured, or studied as if it were, a diagnosis would be taken for the step's own work.
+        # Not inside a run that assumes a capture, which would count the diagnosis as the step's work. The question
+        # makes `capture()` record its step outside of one, too, and the diagnosis is made there.
         is_capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         if step.beginnings >= self._needed(step) and not is_capturing:
             self._study_once(step, autocast)
