@@ -27,8 +27,8 @@ _RUNNERS = tuple(
 )
 _TORCH = tuple(f"{site}torch{os.sep}" for site in _SITE)
 _SESSION = os.path.join(_HERE, "record", "session.py")
-# torch.fx's, of which a graph that is made anew in each step has a new number each time; and what exec() is given
-# as text, whose lines nobody can open.
+# torch.fx numbers its code, and a graph rebuilt in each step gets a new number each time. Text given to exec() has no
+# file to open.
 _GENERATED = ("<eval_with_key>", "<string>")
 _MAX_STACK = 8
 _ENGINE = "_engine_run_backward"
@@ -163,7 +163,7 @@ def locate(depth: int = 1) -> Place:
     """The nearest user frame of the calling thread, and up to eight user frames in all.
 
     Where these are all of installed packages, the nearest other one comes as the ninth. Generated code
-    stands for the user's only where there is no other.
+    counts as the user's only if there is no other.
     """
     return locate_from(sys._getframe(depth))
 

@@ -262,9 +262,8 @@ class EagerRun:
         self._table, self._is_emulated = table, device is not None
         self._copies: dict[int, torch.UntypedStorage] = {}
         self._made: dict[int, Place] = {}
-        self._tensors: dict[
-            Captured, torch.Tensor
-        ] = {}  # of this run, while they are where they were
+        # Of this run, until their memory is copied.
+        self._tensors: dict[Captured, torch.Tensor] = {}
 
     def run(self, indices: Iterable[int]) -> None:
         """Run operators in order. Raises NotThere where an argument is gone."""

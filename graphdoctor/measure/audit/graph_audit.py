@@ -317,7 +317,7 @@ class GraphAudit(GraphCounts):
             places = (one.place for one in of_module if one.place is not None)
             each.slots = tuple(place for place in places if not self._is_rebound(place, each))
         if self._verifier is not None and operators is not None:
-            # As the captured code reads it: an object on the way may be another one later.
+            # By the captured expression, because an object that it reads may be replaced later.
             for read in capture.inputs.all():
                 held = capture.holders.get(read.number, [])
                 if any(each.place is not None for each in held):

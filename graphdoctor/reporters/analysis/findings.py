@@ -133,10 +133,10 @@ def _write_cause(
         notes.append(("why", first.why))
         if context := context_text(first):
             notes.append(("in", context))
-    if is_cured and not page.look.show_all:
-        notes.append(("fix", f"{_cured(first)}."))
+    if page.look.show_all:
+        notes.append(("fix", first.fix))
     else:
-        notes.append(("fix", first.fix if page.look.show_all else short_fix(first)))
+        notes.append(("fix", f"{_cured(first)}." if is_cured else short_fix(first)))
     gains = [gain for one in cause if (gain := gain_text(one, next_fix))]
     notes += [("gain", gain) for gain in gains[:1]]
     if others:
