@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import dis
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ import torch
 
 from graphdoctor.source.trees import tree_of
 from graphdoctor.target.frames import is_machinery
+from graphdoctor.target.state.variables import is_user_class, loads_method
 
 _NUMBERS = (bool, int, float)
 _PURE = (
@@ -123,9 +125,16 @@ class CodeSeen:
                 return code.co_qualname
         return ""
 
-    def mentions(self, name: str) -> bool:
-        """Whether a function may mention the name: one that ran, a library's too, or is `reached`, such as a hook."""
-        every = self.codes | self.reached
+    def may_read(self, name: str, cls: type) -> bool:
+        """Whether a function may read a number in this attribute of an object of a class.
+
+        Functions are those that ran, and those `reached`, such as hooks. Torch's and Python's own only know the
+        attributes of classes that are derived from theirs.
+        """
+        is_derived = not all(map(is_user_class, cls.__mro__[:-1]))
+        every = (
+            c for c in self.codes | self.reached if is_derived or not is_machinery(c.co_filename)
+        )
         return not self.is_complete or any(_mentions(code, frozenset({name})) for code in every)
 
     def reads_schedule(self) -> bool:
@@ -135,7 +144,13 @@ class CodeSeen:
 
 
 def _mentions(code: CodeType, names: frozenset[str]) -> bool:
-    return not names.isdisjoint((*code.co_names, *code.co_freevars, *_texts(code)))
+    """Whether code mentions a number of one of the names: `optimizer.step()` calls a method, and no number."""
+    if not names.isdisjoint((*code.co_freevars, *_texts(code))):
+        return True
+    if names.isdisjoint(code.co_names):
+        return False
+    named = (each for each in dis.get_instructions(code) if each.opcode in dis.hasname)
+    return any(each.argval in names and not loads_method(each) for each in named)
 
 
 def _texts(code: CodeType) -> Iterator[str]:

@@ -90,6 +90,7 @@ class _Count:
     holder: Holder
     name: str
     standing: int
+    of_class: type
 
 
 class KeptResults:
@@ -99,7 +100,7 @@ class KeptResults:
     What the step puts there is a result of the call: after each replay the attribute has a copy, without autograd
     history. What the step finds there and reads is an input. So is a float that the program, and not the step, changes,
     also in a global or a variable of an enclosing function that the step's code reads. An integer in an attribute that
-    the program changes, such as a trainer's `global_step`, is no difference if the step's code does not mention it.
+    the program changes, such as a trainer's `global_step`, is no difference if the step's code does not read it.
     """
 
     def __init__(self, roots: Mapping[str, object], code_seen: CodeSeen) -> None:
@@ -129,7 +130,7 @@ class KeptResults:
         self._counts = {
             key: count
             for key, count in self._counts.items()
-            if key not in self._fixed and not self._code_seen.mentions(count.name)
+            if key not in self._fixed and not self._code_seen.may_read(count.name, count.of_class)
         }
 
     def finds_more(self) -> bool:
@@ -178,7 +179,8 @@ class KeptResults:
                 elif type(found) is int:
                     seen[key] = found
                     if is_user_class(type(value)):
-                        self._look_at_count(key, attributes_of, name, found, is_by_step=is_by_step)
+                        count = _Count(attributes_of, name, found, type(value))
+                        self._look_at_count(key, count, is_by_step=is_by_step)
                 elif type(found) is torch.Tensor and found.is_cuda:
                     # Weak: otherwise the memory of a call's results would not be there for the next call's.
                     seen[key] = ref(found)
@@ -204,15 +206,14 @@ class KeptResults:
             number = FilledNumber(now, torch.device("cuda"))
             self._places[key] = NumberPlace(holder, name, number.tensor, number)
 
-    def _look_at_count(
-        self, key: _Key, holder: Holder, name: str, now: int, *, is_by_step: bool
-    ) -> None:
+    def _look_at_count(self, key: _Key, count: _Count, *, is_by_step: bool) -> None:
+        now = count.standing
         if self._last.get(key, now) == now or key in self._fixed:
             return
         if is_by_step:
             self._fixed.add(key)
-        elif key not in self._counts and not self._code_seen.mentions(name):
-            self._counts[key] = _Count(holder, name, now)
+        elif key not in self._counts and not self._code_seen.may_read(count.name, count.of_class):
+            self._counts[key] = count
 
     @contextmanager
     def standing(self) -> Iterator[None]:

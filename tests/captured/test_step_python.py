@@ -263,6 +263,52 @@ def hook_reads_the_count_of_the_loop(wrap: Wrap) -> Found:
     return _count_in_loop(trainer, wrap(trainer.train_step))
 
 
+class NamedStep(Trainer):
+    """A trainer whose count has the name of a method that the step calls, and of what Adam's state is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = 0
+        self.fast = torch.optim.Adam(self.model.parameters(), capturable=True)
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.fast, 1, 0.9)
+
+    def train_step(self, x: torch.Tensor) -> torch.Tensor:
+        loss = super().train_step(x)
+        self.schedule.step()
+        return loss
+
+    def train_scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return super().train_step(x) / self.step
+
+    def train_and_count(self, x: torch.Tensor) -> torch.Tensor:
+        loss = super().train_step(x)
+        self.step += 1
+        return loss
+
+
+def _count_under_that_name(trainer: NamedStep, step: Callable[..., Any]) -> Found:
+    found = []
+    for i in range(12):
+        trainer.step += 1
+        found.append(step(_x(i)))
+    return found, trainer.model, (trainer.step, trainer.schedule.last_epoch)
+
+
+def step_calls_methods_of_the_name_of_the_count(wrap: Wrap) -> Found:
+    trainer = NamedStep()
+    return _count_under_that_name(trainer, wrap(trainer.train_step))
+
+
+def step_reads_the_count_beside_methods_of_its_name(wrap: Wrap) -> Found:
+    trainer = NamedStep()
+    return _count_under_that_name(trainer, wrap(trainer.train_scaled))
+
+
+def step_changes_the_count_and_helpers_call_methods_of_its_name(wrap: Wrap) -> Found:
+    trainer = NamedStep()
+    return _count_under_that_name(trainer, wrap(trainer.train_and_count))
+
+
 def rate_is_returned(wrap: Wrap) -> Found:
     """`get_last_lr()` of a schedule that the program moves is no constant."""
     agent = Agent()
@@ -298,6 +344,9 @@ def rate_is_returned(wrap: Wrap) -> Found:
         (nothing_reads_the_count_of_the_loop, 9),
         (step_reads_the_count_of_the_loop, 1),
         (hook_reads_the_count_of_the_loop, 1),
+        (step_calls_methods_of_the_name_of_the_count, 9),
+        (step_reads_the_count_beside_methods_of_its_name, 1),
+        (step_changes_the_count_and_helpers_call_methods_of_its_name, 9),
     ],
 )
 def test_the_python_of_a_step_runs_once_for_each_call(

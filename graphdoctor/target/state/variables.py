@@ -66,14 +66,20 @@ def attributes_read(function: FunctionType) -> dict[str, set[str]]:
     for each, after in pairwise(code):
         if not isinstance(each.argval, str) or not each.opname.startswith("LOAD"):
             continue
-        # Since Python 3.12 the lowest bit is set if a method is called.
-        is_method = sys.version_info >= (3, 12) and bool((after.arg or 0) & 1)
         is_variable = each.opname in ("LOAD_GLOBAL", "LOAD_DEREF")
-        if not is_variable or after.opname != "LOAD_ATTR" or is_method:
+        if not is_variable or after.opname != "LOAD_ATTR" or loads_method(after):
             others.add(each.argval)
         else:
             found.setdefault(each.argval, set()).add(str(after.argval))
     return {name: read for name, read in found.items() if name not in others}
+
+
+def loads_method(instruction: dis.Instruction) -> bool:
+    """Whether an instruction loads an attribute only to call it."""
+    # Since Python 3.12 the lowest bit tells.
+    is_flagged = sys.version_info >= (3, 12) and bool((instruction.arg or 0) & 1)
+    in_one = instruction.opname in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and is_flagged
+    return in_one or instruction.opname == "LOAD_METHOD"
 
 
 def _mentioned(code: CodeType) -> tuple[str, ...]:
