@@ -59,7 +59,9 @@ def _of_all(step: ProgramStep, of_each: Sequence[ProgramStep | None]) -> Program
     lacking = next(n for n, one in enumerate(of_each) if one is None or one.report is None)
     other = of_each[lacking]
     why = other.reason if other is not None and other.reason else "it was not seen there"
-    return replace(step, report=None, reason=f"Not diagnosed on rank {lacking}: {why}")
+    is_reached = other is not None and other.is_reached
+    reason = f"Not diagnosed on rank {lacking}: {why}"
+    return replace(step, report=None, reason=reason, is_reached=is_reached)
 
 
 def _findings(reports: Sequence[Report]) -> tuple[Finding, ...]:

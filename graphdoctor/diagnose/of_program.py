@@ -65,7 +65,8 @@ def _too_few(step: SeenStep, after: int) -> str:
 
 def _step(step: SeenStep, after: int, wall_s: float, ending: Ending) -> ProgramStep:
     report = step.outcome if isinstance(step.outcome, Report) else None
-    reason = step.reason or (step.outcome if isinstance(step.outcome, str) else "")
+    reason = step.reason or ("" if report is not None else str(step.outcome or ""))
+    is_reached = bool(step.reason) or isinstance(step.outcome, Report | str)
     if report is None and not reason:
         is_cut = ending == "interrupted"
         seen = f"It was seen {count_text(step.begun, 'time')}"
@@ -82,6 +83,7 @@ def _step(step: SeenStep, after: int, wall_s: float, ending: Ending) -> ProgramS
         passes=step.passes_per_step if isinstance(step, LoopStep) else 1,
         report=report,
         reason=reason,
+        is_reached=is_reached,
         between=tuple(_waits(step)),
         recorded=len(step.recorded_s),
         slowdown=step.slowdown,

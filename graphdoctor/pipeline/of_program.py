@@ -29,7 +29,7 @@ from graphdoctor.target.program.quiet import quiet, without_side_effects
 from graphdoctor.target.program.studies import Waits
 from graphdoctor.target.program.watch import Watch
 from graphdoctor.target.state.tree import input_leaves
-from graphdoctor.values.errors import GraphDoctorError, RaisesInCapture
+from graphdoctor.values.errors import GraphDoctorError, NotReached, RaisesInCapture
 from graphdoctor.values.figures import count_text, joined
 from graphdoctor.values.options import RunOptions
 from graphdoctor.values.program import ProgramReport
@@ -60,13 +60,15 @@ def diagnose_program(
     check_names(options.analyze.strategies)
     with _setting_of_program(options, progress) as setting:
 
-        def diagnose_step(target: Target) -> Report | str:
+        def diagnose_step(target: Target) -> Report | str | NotReached:
             nonlocal diagnosed, skipped
             left_s = budget_s - watch.diagnosis_s
             has_others = rank_and_count()[1] > 1  # ranks diagnose the same steps
             if left_s <= 0 and diagnosed and not has_others:
                 skipped += 1
-                return f"The diagnosis of earlier steps used the budget of {budget_s:g} s."
+                return NotReached(
+                    f"The diagnosis of earlier steps used the budget of {budget_s:g} s."
+                )
             diagnosed += 1
             doing = f"step {diagnosed}, {target.name}"
             deadline_s = time.monotonic() + left_s

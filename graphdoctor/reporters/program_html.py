@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from graphdoctor.reporters.analysis import html
-from graphdoctor.reporters.analysis.summary import VERDICTS
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.program_page import (
     figure_now,
@@ -11,6 +10,7 @@ from graphdoctor.reporters.program_page import (
     of_patch,
     of_recorded,
     of_wait,
+    verdict_of,
     what_happened,
 )
 from graphdoctor.reporters.web import document
@@ -35,7 +35,7 @@ def render(report: ProgramReport, look: Look) -> str:
         command=path_text(" ".join(report.command), look.base),
         sentence=what_happened(report),
         css=worst,
-        VERDICTS=VERDICTS,
+        verdict_of=verdict_of,
         parts=parts,
         pages=[
             escape(html.render(step.report, look)) if step.report is not None else ""

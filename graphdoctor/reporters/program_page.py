@@ -25,7 +25,7 @@ from graphdoctor.values.locations import Location, line_of, path_text, place_tex
 from graphdoctor.values.program import HostWait, Patch, ProgramReport, ProgramStep
 from graphdoctor.values.report import Verdict
 
-_NOT_DIAGNOSED = "NOT DIAGNOSED"
+NOT_REACHED, NOT_DIAGNOSED = "NOT REACHED", "NOT DIAGNOSED"
 _WORST_FIRST: tuple[Verdict, ...] = ("unsafe", "unknown", "partly-safe", "safe")
 _TO_MEND = (VERDICTS["unsafe"][0], VERDICTS["partly-safe"][0])
 _MOST_WAITS = 6
@@ -35,11 +35,13 @@ _MOST_STEP_COLUMNS = 34
 _MOST_CHANGED = 40  # rows of a change
 _LAST_CHANGED = 12  # of them those that are shown of its end, where a new function is called
 _STYLES = {"safe": "green", "partly-safe": "yellow", "unsafe": "red", "unknown": "blue"}
-_MEANINGS: dict[Verdict, str] = {
-    "safe": "the whole step can run as one CUDA graph",
-    "partly-safe": "parts of the step can run as CUDA graphs",
-    "unsafe": "a capture of the step fails, or its replay is wrong",
-    "unknown": "graphdoctor could not verify a replay",
+_MEANINGS = {
+    VERDICTS["safe"][0]: "the whole step can run as one CUDA graph",
+    VERDICTS["partly-safe"][0]: "parts of the step can",
+    VERDICTS["unsafe"][0]: "a capture fails, or its replay is wrong",
+    VERDICTS["unknown"][0]: "no replay could be verified",
+    NOT_REACHED: "too little time or too few steps for a diagnosis",
+    NOT_DIAGNOSED: "the step cannot be diagnosed as it is",
 }
 _HUNK = re.compile(r"@@ -(\d+)")
 
@@ -69,10 +71,10 @@ def render(report: ProgramReport, look: Look, *, diff_file: str = "") -> str:
 
 def what_happened(report: ProgramReport) -> str:
     """How many steps there are by verdict, and how the program ended, in sentences."""
-    verdicts = [_verdict(step) for step in report.steps]
+    verdicts = [verdict_of(step) for step in report.steps]
     counts = ", ".join(
         f"{verdicts.count(one)} {one}"
-        for one in (*(VERDICTS[one][0] for one in _WORST_FIRST), _NOT_DIAGNOSED)
+        for one in (*(VERDICTS[one][0] for one in _WORST_FIRST), NOT_DIAGNOSED, NOT_REACHED)
         if one in verdicts
     )
     found = (
@@ -87,8 +89,11 @@ def what_happened(report: ProgramReport) -> str:
     return f"{found} {how}"
 
 
-def _verdict(step: ProgramStep) -> str:
-    return VERDICTS[step.report.verdict][0] if step.report is not None else _NOT_DIAGNOSED
+def verdict_of(step: ProgramStep) -> str:
+    """The verdict, or that the step has none: nothing could be said, or nothing was tried."""
+    if step.report is not None:
+        return VERDICTS[step.report.verdict][0]
+    return NOT_DIAGNOSED if step.is_reached else NOT_REACHED
 
 
 def _write_table(page: Page, report: ProgramReport) -> None:
@@ -96,7 +101,7 @@ def _write_table(page: Page, report: ProgramReport) -> None:
     if not report.steps:
         return
     names = [_name(step) for step in report.steps]
-    verdicts = [_verdict(step) for step in report.steps]
+    verdicts = [verdict_of(step) for step in report.steps]
     width = min(_MOST_STEP_COLUMNS, max(map(len, ("step", *names))))
     first = max(len("verdict"), *map(len, verdicts))
     page.blank()
@@ -116,10 +121,10 @@ def _write_table(page: Page, report: ProgramReport) -> None:
     share = report.loading_s / report.wall_s if report.wall_s else 0.0
     if share >= _LEAST_SHARE:
         page.line((f"     {'DataLoader':<{first + 2 + width + 2 + 5}}  {share:>9.0%}", "dim"))
-    words = [(VERDICTS[one][0], meaning) for one, meaning in _MEANINGS.items()]
-    meanings = "; ".join(f"{word}: {meaning}" for word, meaning in words if word in verdicts)
-    if meanings:
-        page.wrapped((f"     {meanings}", "dim"), indent=5)
+    meanings = [f"{word}: {meaning}" for word, meaning in _MEANINGS.items() if word in verdicts]
+    if any(figure_now(step) for step in report.steps):
+        meanings.append("speedup now: with the code as it is")
+    page.wrapped((f"     {'; '.join(meanings)}", "dim"), indent=5)
     for number, step in enumerate(report.steps, start=1):
         if step.report is None:
             page.blank()
@@ -222,7 +227,7 @@ def _write_changes(page: Page, report: ProgramReport) -> None:
     patch = report.patch
     is_left_out = patch is not None and patch.status == "left out"  # and says why
     for number, step in enumerate(report.steps, start=1):
-        is_wanted = _verdict(step) in _TO_MEND and not is_left_out
+        is_wanted = verdict_of(step) in _TO_MEND and not is_left_out
         if step.no_change and (page.look.show_all or is_wanted):
             page.blank()
             page.hanging(f"no change (step {number}): ", step.no_change)

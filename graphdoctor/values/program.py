@@ -46,7 +46,7 @@ class ProgramStep(Struct, frozen=True):
     `begun` counts the steps that were seen, `wall_s` is the host's time in them, and `share` that
     of the program's own time, without graphdoctor's. `passes` are the passes through its lines that
     make one step, more than one where gradients are accumulated. Without a `report`, `reason` is a
-    sentence that says why there is none.
+    sentence that says why there is none: the step cannot be diagnosed, or was not `is_reached`.
     """
 
     name: str
@@ -59,6 +59,7 @@ class ProgramStep(Struct, frozen=True):
     passes: int = 1
     report: Report | None = None
     reason: str = ""
+    is_reached: bool = True  # else the time or the steps for a diagnosis were too few
     between: tuple[HostWait, ...] = ()
     recorded: int = (
         0  # how many of them were kept and watched, each `slowdown` times as long as others

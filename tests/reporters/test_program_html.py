@@ -30,10 +30,12 @@ def frames(shown: Parsed) -> list[str]:
 
 
 def test_each_step_is_a_row_and_its_own_page_is_inside() -> None:
-    left_out = replace(step_of(None), name="c.py:3", reason="It was seen twice only.")
-    shown = page(step_of(COMPARED), step_of(SAFE), left_out)
+    left_out = replace(step_of(None), name="c.py:3", reason="It runs on the CPU.")
+    late = replace(left_out, name="d.py:4", is_reached=False)
+    shown = page(step_of(COMPARED), step_of(SAFE), left_out, late)
     assert frames(shown) == [written_as("html", one, Look()) for one in (COMPARED, SAFE)]
-    assert "NOT DIAGNOSED" in shown.text and "It was seen twice only." in shown.text
+    assert "NOT DIAGNOSED" in shown.text and "It runs on the CPU." in shown.text
+    assert "NOT REACHED" in shown.text
     ids = shown.all_of("id")
     assert len(ids) == len(set(ids)) and {target[1:] for target in shown.all_of("href")} <= set(ids)
 

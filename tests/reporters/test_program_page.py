@@ -51,9 +51,19 @@ def test_ranks_are_named_once_for_steps_that_agree_on_them() -> None:
 def test_a_safe_step_is_one_row() -> None:
     page = program_page.render(of_program(step_of(SAFE)), Look(base=BASE))
     assert "1 step: 1 SAFE. The program ran to its end (exit code 0).\n" in page
-    assert "\n     SAFE: the whole step can run as one CUDA graph\n" in page
+    assert "\n     SAFE: the whole step can run as one CUDA graph; speedup now: with the" in page
     assert page.count("SAFE") == 3
     assert page.endswith("\nUse --all for each step's page.\n")
+
+
+def test_a_step_without_a_report_says_if_it_cannot_be_diagnosed_or_was_not_reached() -> None:
+    cannot = replace(step_of(None), reason="The step runs on the CPU.")
+    late = replace(cannot, reason="The budget was used.", is_reached=False)
+    page = program_page.render(of_program(cannot, late), Look(base=BASE))
+    assert "2 steps: 1 NOT DIAGNOSED, 1 NOT REACHED." in page
+    words = " ".join(page.split())
+    assert "NOT REACHED: too little time or too few steps for a diagnosis" in words
+    assert "speedup now:" not in words
 
 
 def test_a_change_that_was_not_tried_says_how_to_try_it() -> None:
@@ -75,6 +85,7 @@ def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:
     fix = "= fix:  Apply the change above, which handles this: it reads the value"
     assert first.count(fix) == 1 and "Keep the decision" not in first
     assert fix not in second and "Keep the decision" in second
+    assert "= then: speedup" not in first and "= then: speedup 2.4x" in second
 
 
 def test_a_change_names_the_errors_that_it_leaves() -> None:

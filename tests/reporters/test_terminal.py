@@ -154,11 +154,17 @@ def test_only_the_worst_findings_are_shown_in_full() -> None:
     )
     report = change(PARTLY_SAFE, findings=findings)
     page = render(report, Look())
-    assert page.count("(confirmed in this run)") == 3 and page.count("= fix:") == 60
+    assert page.count("(confirmed in emulation)") == 3 and page.count("= fix:") == 60
     assert all(re.search(rf"branch.py:{line}\n", page) for line in range(1, 61))
     everything = render(report, Look(show_all=True))
     assert everything.count("= fix:") == 60
     assert "--all" not in everything
+
+
+def test_a_finding_is_confirmed_by_the_device_that_showed_it() -> None:
+    on_gpu = change(PARTLY_SAFE, machine=change(PARTLY_SAFE.machine, device="cuda"))
+    assert "(confirmed on this GPU)" in render(on_gpu, Look())
+    assert "(confirmed in emulation)" in render(PARTLY_SAFE, Look())
 
 
 def test_notes_below_the_first_finding_have_no_code() -> None:
@@ -171,13 +177,13 @@ def test_notes_below_the_first_finding_have_no_code() -> None:
 
 def test_the_gain_of_the_fix_is_at_the_finding_to_fix_next() -> None:
     page = render(COMPARED, Look(base=BASE))
-    gain = "= gain: 2.4x (1.8x to 3.2x) predicted over eager, whole step as one graph"
-    assert page.count("= gain:") == 1
+    gain = "= then: speedup 2.4x (1.8x to 3.2x) predicted, whole step as one graph"
+    assert page.count("= then:") == 1
     assert page.index("error[GD101]") < page.index(gain) < page.index("error[GD204]")
     fix = change(COMPARED.recommendation.next_fix, captured_share=0.74, others=("GD204",))
     advice = change(COMPARED.recommendation, next_fix=fix)
     words = " ".join(render(change(COMPARED, recommendation=advice), Look()).split())
-    assert "predicted over eager, 74% of launches in graphs, with GD204 fixed too" in words
+    assert "predicted, 74% of launches in graphs, with GD204 fixed too" in words
 
 
 def test_findings_with_one_fix_are_shown_as_one() -> None:

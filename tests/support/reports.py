@@ -349,7 +349,9 @@ PROGRAM = replace(
             change="replay `model` as a CUDA graph, 1.42x",
         ),
         replace(step_of(UNKNOWN), name="train.py:61"),
-        replace(step_of(None), name="train.py:70", reason="It was seen twice only."),
+        replace(
+            step_of(None), name="train.py:70", reason="It was seen twice only.", is_reached=False
+        ),
     ),
     patch=Patch(
         "same results",

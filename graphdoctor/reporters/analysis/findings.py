@@ -71,13 +71,12 @@ def write_findings(
     if not with_notes:
         causes = [cause for cause in causes if severity_of(cause[0]) != "note"]
     in_full = len(causes) if page.look.show_all else SHOWN_IN_FULL
-    next_fix = report.recommendation.next_fix if report.recommendation is not None else None
     for number, cause in enumerate(causes):
         is_full = number < in_full and (
             page.look.show_all or number == 0 or severity_of(cause[0]) != "note"
         )
         if is_full:
-            _write_cause(page, cause, next_fix, prefix, is_cured=cause[0].rule in cured)
+            _write_cause(page, cause, report, prefix, is_cured=cause[0].rule in cured)
         else:
             is_cured = cause[0].rule in cured
             _write_in_a_line(page, cause, prefix, first=number == in_full, is_cured=is_cured)
@@ -120,11 +119,11 @@ def headline_of(finding: Finding) -> tuple[str, str]:
 
 
 def _write_cause(
-    page: Page, cause: list[Finding], next_fix: NextFix | None, prefix: str, *, is_cured: bool
+    page: Page, cause: list[Finding], report: Report, prefix: str, *, is_cured: bool
 ) -> None:
     first, *others = cause
     headline, rest = headline_of(first)
-    shown = " (confirmed in this run)" if first.certainty == "confirmed" else ""
+    shown = f" ({confirmed_text(report)})" if first.certainty == "confirmed" else ""
     notes: list[tuple[str, str]] = []
     notes += [("from", where) for where in _callers(page, first)]
     if rest:
@@ -137,8 +136,10 @@ def _write_cause(
         notes.append(("fix", first.fix))
     else:
         notes.append(("fix", f"{_cured(first)}." if is_cured else short_fix(first)))
-    gains = [gain for one in cause if (gain := gain_text(one, next_fix))]
-    notes += [("gain", gain) for gain in gains[:1]]
+    next_fix = report.recommendation.next_fix if report.recommendation is not None else None
+    if not is_cured:  # the change has its own figure
+        then = [speedup for one in cause if (speedup := speedup_after(one, next_fix))]
+        notes += [("then", speedup) for speedup in then[:1]]
     if others:
         notes.append(("also", _places(page, others)))
     times = f", {first.count:,} times per step" if first.count > 1 else ""
@@ -183,14 +184,14 @@ def short_fix(finding: Finding) -> str:
     return first
 
 
-def gain_text(finding: Finding, next_fix: NextFix | None) -> str:
+def speedup_after(finding: Finding, next_fix: NextFix | None) -> str:
     """The predicted speedup after the fix of this finding; "" if it is not the one to fix next."""
     if next_fix is None or (finding.rule, finding.location) != (next_fix.rule, next_fix.location):
         return ""
     share = next_fix.captured_share
     scope = "whole step as one graph" if share == 1.0 else f"{share:.0%} of launches in graphs"
     also = f", with {' and '.join(next_fix.others)} fixed too" if next_fix.others else ""
-    return f"{ratio_range(next_fix.speedup)} predicted over eager, {scope}{also}"
+    return f"speedup {ratio_range(next_fix.speedup)} predicted, {scope}{also}"
 
 
 def _callers(page: Page, finding: Finding) -> list[str]:
@@ -263,13 +264,10 @@ def counts_text(*pages: tuple[Finding, ...]) -> str:
     return ", ".join(parts)
 
 
-def certainty_text(finding: Finding) -> str:
-    words = {
-        "confirmed": ", confirmed in this run",
-        "likely": "",
-        "unknown": ", could not be checked",
-    }
-    return words[finding.certainty]
+def confirmed_text(report: Report) -> str:
+    """Who showed the effect of a confirmed finding: the emulated GPU is no GPU."""
+    is_emulated = report.machine.device == "emulated"
+    return "confirmed in emulation" if is_emulated else "confirmed on this GPU"
 
 
 def context_text(finding: Finding) -> str:

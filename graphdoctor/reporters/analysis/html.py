@@ -16,7 +16,7 @@ from graphdoctor.reporters.analysis.captures import (
 from graphdoctor.reporters.analysis.findings import (
     active,
     causes_of,
-    certainty_text,
+    confirmed_text,
     context_text,
     worst_first,
 )
@@ -167,7 +167,7 @@ _WORDS: dict[str, Any] = {
     "EFFECTS": EFFECT_WORDS,
     "advice_label": advice_label,
     "caller_of": caller_of,
-    "certainty_text": certainty_text,
+    "confirmed_text": confirmed_text,
     "context_text": context_text,
     "difference_text": difference_text,
     "needs_text": needs_text,

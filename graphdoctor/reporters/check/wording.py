@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from graphdoctor.reporters.analysis.findings import certainty_text
 from graphdoctor.reporters.page import blocks, rows
 from graphdoctor.values.check import (
     Check,
@@ -62,8 +61,9 @@ def title(finding: Finding) -> str:
 
 
 def effect(finding: Finding) -> str:
-    """What it does to a graph, and whether this run showed it."""
-    return EFFECT_WORDS[finding.effect] + certainty_text(finding)
+    """What it does to a graph, as far as that could be checked."""
+    doubt = ", could not be checked" if finding.certainty == "unknown" else ""
+    return EFFECT_WORDS[finding.effect] + doubt
 
 
 def code_lines(finding: Finding) -> list[str]:

@@ -14,7 +14,7 @@ from graphdoctor.target.program.rebuild import NotRebuilt
 from graphdoctor.target.program.step import SeenStep
 from graphdoctor.target.state.snapshot import snapshot
 from graphdoctor.target.target import Target
-from graphdoctor.values.errors import Interrupted
+from graphdoctor.values.errors import Interrupted, NotReached
 from graphdoctor.values.locations import Location
 from graphdoctor.values.options import Bounds
 
@@ -142,7 +142,7 @@ class Studies:
             step.outcome = error.report
             raise KeyboardInterrupt from None  # what the program knows
         except KeyboardInterrupt:
-            step.reason = "Its diagnosis was interrupted."
+            step.outcome = NotReached("Its diagnosis was interrupted.")
             raise
         except Exception as error:  # a fault of ours, which must not end the program
             step.reason = (
