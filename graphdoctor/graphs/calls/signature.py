@@ -12,7 +12,7 @@ import torch
 
 from graphdoctor.graphs.static_inputs import InputMismatch, check_inputs
 from graphdoctor.target.state.attributes import attributes, slots_of
-from graphdoctor.target.state.containers import open_node
+from graphdoctor.target.state.kinds import kind_of
 from graphdoctor.target.state.tree import input_leaves
 from graphdoctor.target.target import Inputs
 
@@ -119,7 +119,8 @@ def parts_of_argument(value: object) -> Parts | None:
     if isinstance(value, Mapping):
         # Of another one a copy that shares no content cannot be made without the user's code.
         if not isinstance(value, (dict, UserDict)) and (
-            not isinstance(value, MutableMapping) or open_node(value, into_objects=False) is None
+            not isinstance(value, MutableMapping)
+            or kind_of(value).open(value, into_objects=False) is None
         ):
             return None
         parts = list(value.items())

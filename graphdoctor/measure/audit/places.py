@@ -20,8 +20,7 @@ import torch
 from graphdoctor.device.observe.storages import Geometry
 from graphdoctor.source.trees import owner_of, tree_of
 from graphdoctor.target.frames import is_machinery, is_own, variables_of
-from graphdoctor.target.state.attributes import attributes
-from graphdoctor.target.state.kinds.objects import in_slot
+from graphdoctor.target.state.attributes import attributes, slots_of
 from graphdoctor.target.state.kinds.written import MISSING
 from graphdoctor.target.state.walk import Walk
 
@@ -113,11 +112,11 @@ def _member(owner: object, step: Step) -> object:
             entries = own.get(kind)
             if isinstance(entries, dict) and step in entries:
                 return entries[step]
-    for base in type(owner).__mro__:
-        found = vars(base).get(step, MISSING)
-        if found is not MISSING:
-            return in_slot(found, owner) if isinstance(found, MemberDescriptorType) else found
-    return MISSING
+    slots = dict(slots_of(owner))
+    if step in slots:
+        return slots[step]
+    found = (vars(base).get(step, MISSING) for base in type(owner).__mro__)
+    return next((each for each in found if not isinstance(each, MemberDescriptorType)), MISSING)
 
 
 class CapturedFrames:

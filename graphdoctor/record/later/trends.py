@@ -14,7 +14,7 @@ from graphdoctor.target.state.attributes import (
     attributes,
     counts_for_itself,
     has_walkable_state,
-    slot_descriptors,
+    slots,
 )
 from graphdoctor.target.state.kinds.written import dict_items
 from graphdoctor.target.state.paths import By, StatePath
@@ -46,10 +46,8 @@ def put_at(holder: Any, path: StatePath, value: object) -> None:
             type.__setattr__(holder, name, value)
     elif name in (own := attributes(holder)):
         own[name] = value
-    elif has_walkable_state(holder):
-        for slot, descriptor in slot_descriptors(type(holder)):
-            if slot == name:
-                descriptor.__set__(holder, value)
+    elif has_walkable_state(holder) and name in slots(holder):
+        slots(holder)[name].__set__(holder, value)
 
 
 def _key_in(held: dict[Any, Any], path: StatePath) -> object:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
 from types import MemberDescriptorType
+from typing import Any
 
 import torch
 
@@ -50,15 +53,20 @@ def attributes(value: object) -> dict[str, object]:
 
 def slots_of(value: object) -> Iterator[tuple[str, object]]:
     """The slots that are set, with their values."""
-    for name, descriptor in slot_descriptors(type(value)):
-        try:
-            yield name, descriptor.__get__(value)
-        except AttributeError:
-            continue
+    for name, slot in slots(value).items():
+        with suppress(AttributeError):
+            yield name, slot.__get__(value)
 
 
-def slot_descriptors(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
-    """The slots that a class and its bases declare."""
+def slots(value: object) -> Mapping[str, MemberDescriptorType]:
+    """The slots that its class and the bases of that declare."""
+    cls: Any = type(value)
+    return _declared(cls)
+
+
+@cache
+def _declared(cls: type) -> Mapping[str, MemberDescriptorType]:
+    found: dict[str, MemberDescriptorType] = {}
     for base in cls.__mro__:
         declared = base.__dict__.get("__slots__", ())
         for name in (declared,) if isinstance(declared, str) else tuple(declared):
@@ -67,12 +75,18 @@ def slot_descriptors(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
                 mangled = f"_{base.__name__.lstrip('_')}{name}"
             descriptor = base.__dict__.get(mangled)
             if isinstance(descriptor, MemberDescriptorType):
-                yield mangled, descriptor
+                found.setdefault(mangled, descriptor)
+    return found
 
 
 def is_stateful(value: object) -> bool:
     """A module, optimizer, schedule or gradient scaler."""
-    return isinstance(value, _KINDS) or type(value).__name__ == "GradScaler"
+    return is_stateful_type(type(value))
+
+
+def is_stateful_type(cls: type) -> bool:
+    """Whether such objects are modules, optimizers, schedules or gradient scalers."""
+    return issubclass(cls, _KINDS) or cls.__name__ == "GradScaler"
 
 
 def has_walkable_state(value: object) -> bool:

@@ -1,17 +1,19 @@
 """The leaves of nested inputs and outputs by path, and the same nesting around other leaves.
 
-Containers are what `containers.py` opens. Any other object is one where it holds a tensor, however
-deep. Nothing is written into the caller's, and what cannot be copied is a leaf.
+Containers and objects are what their kinds open, an object where it holds a tensor, however deep. Nothing is
+written into the caller's, and what cannot be copied is a leaf.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import torch
 
-from graphdoctor.target.state.containers import Node, open_node
+from graphdoctor.target.state.kinds import kind_of
+from graphdoctor.target.state.kinds.node import Node
 from graphdoctor.target.target import Inputs
 
 Leaves = dict[str, object]
@@ -50,15 +52,14 @@ class Tree:
 
     def __init__(self, value: object, *, into_objects: bool = True) -> None:
         self._root = value
-        nodes = _opened(value, into_objects)  # by id
-        immutable = _in_order(nodes)
-        if immutable is None:  # nothing can be copied in such a circle
-            nodes, immutable = {}, {}
-        self._nodes, self._immutable = nodes, immutable
-        parts = (part for node in nodes.values() for _, part in node.parts)
-        self._leaves = {id(part): part for part in parts if id(part) not in nodes}
-        self._mutable = {key: node for key, node in nodes.items() if node.put is not None}
-        self._containers = {key for key, node in nodes.items() if node.is_container}
+        self._nodes = _opened(value, into_objects)  # by id
+        try:
+            self._order = _in_order(self._nodes)
+        except CycleError:  # nothing can be copied in such a circle
+            self._nodes, self._order = {}, []
+        self._containers = {key for key, node in self._nodes.items() if node.is_container}
+        parts = (part for node in self._nodes.values() for _, part in node.parts)
+        self._leaves = {id(part): part for part in parts if id(part) not in self._nodes}
 
     def leaves(self, path: str) -> Leaves:
         """Every leaf by its path; an object that is held twice is listed where it is met first."""
@@ -91,11 +92,9 @@ class Tree:
         renewed = self._containers
         if len(renewed) < len(self._nodes):
             renewed = self._renewed(made)
-        for key, node in self._mutable.items():
-            made[key] = node.blank(()) if key in renewed else node.value
-        for key, node in self._immutable.items():
-            held = [made[part] for part in node.ids]
-            made[key] = node.blank(held) if key in renewed else node.value
+        for key in self._order:
+            node = self._nodes[key]
+            made[key] = node.another(made) if key in renewed else node.value
         for key in renewed:
             self._nodes[key].fill(made[key], made)
         return made[id(self._root)]
@@ -104,49 +103,44 @@ class Tree:
         """What is made anew, from the root inwards: containers, and objects in which a leaf changes."""
         changed = {key for key, leaf in self._leaves.items() if made[key] is not leaf}
         touched = _holders(self._nodes, lambda part: id(part) in changed)
-        renewed: set[int] = set()
-        waiting = [self._root]
-        while waiting:
-            value = waiting.pop()
-            key = id(value)
-            if key not in renewed and (key in self._containers or key in touched):
-                renewed.add(key)
-                waiting.extend(part for _, part in self._nodes[key].parts)
-        return renewed
+        return set(_reached(self._root, self._nodes, self._containers | touched))
 
 
 def _opened(root: object, into_objects: bool) -> dict[int, Node]:
-    """Every node, those that it holds before it; without recursion, however deep the nesting is."""
+    """Every node; without recursion, however deep the nesting is."""
     found: dict[int, Node] = {}
-    waiting: list[tuple[object, bool]] = [(root, False)]
-    order: dict[int, Node] = {}
+    waiting = [root]
     while waiting:
-        value, is_done = waiting.pop()
-        if is_done:
-            order[id(value)] = found[id(value)]
-        elif (
-            id(value) not in found
-            and (node := open_node(value, into_objects=into_objects)) is not None
-        ):
-            found[id(value)] = node
-            waiting.append((value, True))
-            held = [*(part for _, part in node.content), *node.own.values()]
-            waiting.extend((part, False) for part in reversed(held))
-    for node in found.values():
-        node.parts = [*node.content, *node.own.items()]
+        value = waiting.pop()
+        if id(value) not in found:
+            node = kind_of(value).open(value, into_objects=into_objects)
+            if node is not None:
+                found[id(value)] = node
+                waiting.extend(part for _, part in node.parts)
     holding = _holders(found, lambda part: isinstance(part, torch.Tensor))
-    for key, node in found.items():
+    for node in found.values():
         node.choose(holding)
-        if not node.is_container and key not in holding:
-            del order[key]
-    reached: set[int] = set()
-    left = [root]
-    while left:
-        key = id(left.pop())
-        if key in order and key not in reached:
-            reached.add(key)
-            left.extend(part for _, part in order[key].parts)
-    return {key: node for key, node in order.items() if key in reached}
+    chosen = {key for key, node in found.items() if node.is_container or key in holding}
+    return _reached(root, found, chosen)
+
+
+def _in_order(nodes: Mapping[int, Node]) -> list[int]:
+    """What is filled later, then tuples and the like, each after those that it holds."""
+    fixed = {key: node for key, node in nodes.items() if node.put is None}
+    held = {key: [id(p) for _, p in node.content if id(p) in fixed] for key, node in fixed.items()}
+    return [*(nodes.keys() - fixed.keys()), *TopologicalSorter(held).static_order()]
+
+
+def _reached(root: object, nodes: Mapping[int, Node], wanted: Container[int]) -> dict[int, Node]:
+    """Those that the root leads to by wanted ones alone."""
+    reached: dict[int, Node] = {}
+    waiting = [root]
+    while waiting:
+        key = id(waiting.pop())
+        if key in wanted and key not in reached:
+            reached[key] = nodes[key]
+            waiting.extend(part for _, part in reversed(nodes[key].parts))
+    return reached
 
 
 def _holders(nodes: Mapping[int, Node], wanted: Callable[[object], bool]) -> set[int]:
@@ -166,21 +160,6 @@ def _holders(nodes: Mapping[int, Node], wanted: Callable[[object], bool]) -> set
             reached.add(key)
             waiting.extend(above.get(key, ()))
     return reached
-
-
-def _in_order(nodes: Mapping[int, Node]) -> dict[int, Node] | None:
-    """Tuples and the like, each after those that it holds; None where they hold themselves."""
-    ordered: dict[int, Node] = {}
-    left = {key: node for key, node in nodes.items() if node.put is None}
-    while left:
-        for key, node in left.items():
-            if all(part in ordered or part not in left for part in node.ids):
-                ordered[key] = node
-        before = len(left)
-        left = {key: node for key, node in left.items() if key not in ordered}
-        if len(left) == before:
-            return None
-    return ordered
 
 
 def unused(path: str, taken: Container[str]) -> str:

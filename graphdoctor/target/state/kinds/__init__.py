@@ -24,6 +24,7 @@ FAMILIES: tuple[type[Kind], ...] = (
     containers.Tuple,
     containers.Deque,
     containers.Set,
+    containers.View,
     containers.Fixed,
     callables.Function,
     callables.Method,

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from graphdoctor.target.state.kinds.kind import Digest, Restore, Surroundings, Visit
+from graphdoctor.target.state.kinds.node import Node, Parts, key_step
 from graphdoctor.target.state.kinds.objects import Object
-from graphdoctor.target.state.kinds.written import dict_items, saved_dict
+from graphdoctor.target.state.kinds.written import dict_of, put_items, saved_dict
 from graphdoctor.target.state.plain import SCALARS, is_data
 from graphdoctor.target.state.saved_tensor import Saving
 
 # More items than this are a data set, which costs too much to look at after every step.
 _DATA = 1 << 22
-_BUILTINS = frozenset({dict, list, tuple, set, frozenset, deque})
+_BUILTINS = frozenset(
+    {dict, defaultdict, MappingProxyType, list, tuple, deque, set, frozenset, OrderedDict}
+)
 _FLATTENED = frozenset(
     {"_parameters", "_buffers", "_modules"}
 )  # of modules, whose attributes they are
@@ -27,16 +31,25 @@ class Container(Object):
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
         self._is_builtin = cls in _BUILTINS
+        self.has_own = not self._is_builtin or cls is OrderedDict
 
     def children(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
         yield from self.items(visit, walk)
-        if not self._is_builtin:
+        if self.has_own:
             yield from self.parts(visit, walk)
 
     def save(self, value: Any, saving: Saving) -> Iterator[Restore]:
         yield self.saved_items(value)
-        if not self._is_builtin:
+        if self.has_own:
             yield from self.save_parts(value)
+
+    def open(self, value: Any, *, into_objects: bool) -> Node | None:
+        if self._is_builtin:  # torch's pytree was told of these, too
+            return self.node(value, into_objects)
+        return super().open(value, into_objects=into_objects)
+
+    def own(self, value: object) -> dict[str, object]:
+        return super().own(value) if self.has_own else {}
 
     def digest(self, value: Any) -> Digest:
         return Digest(len(value), "len")
@@ -45,21 +58,23 @@ class Container(Object):
         for index, child in enumerate(list(visit.value)):  # type: ignore[call-overload]
             yield Visit(visit.path.item(index), child)
 
-    def saved_items(self, held: Any) -> Restore:
-        return lambda: None
+    def saved_items(self, value: Any) -> Restore:
+        return partial(self.put, value, self.types[0](value))
+
+    def put(self, held: Any, items: Any) -> None:
+        """Let it hold these, past any override."""
 
 
 class Dict(Container):
-    types = (dict,)
+    types: ClassVar[tuple[type, ...]] = (dict,)
 
     def items(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
         path, value, shown = visit
         prefix = path
         if not shown and path.name in _FLATTENED and path.parent is not None:
             prefix = path.parent
-        items = dict_items(value)  # type: ignore[arg-type]
         objects: list[Visit] = []
-        for index, (key, child) in enumerate(items):
+        for index, (key, child) in enumerate(self.pairs(value)):
             if isinstance(key, SCALARS):
                 yield Visit(prefix.item(key), child)
             else:
@@ -67,8 +82,27 @@ class Dict(Container):
                 objects.append(Visit(path.attribute("keys").item(index), key, False))
         yield from objects
 
-    def saved_items(self, held: Any) -> Restore:
-        return saved_dict(held)
+    def pairs(self, value: Any) -> list[tuple[Any, object]]:
+        return list(dict_of(self.cls).items(value))
+
+    def saved_items(self, value: Any) -> Restore:
+        return saved_dict(value)
+
+    def node(self, value: Any, into_objects: bool) -> Node:
+        pairs = self.pairs(value)
+        keys = [key for key, _ in pairs]
+
+        def put(made: Any, parts: list[object]) -> None:
+            put_items(made, list(zip(keys, parts, strict=True)))
+
+        content = [(key_step(key), part) for key, part in pairs]
+        return Node(value, content, partial(self.blank, value), put, self.own(value))
+
+    def blank(self, value: Any, _: object) -> object:
+        made: Any = dict_of(self.cls).__new__(self.cls)
+        if isinstance(made, defaultdict):
+            made.default_factory = value.default_factory
+        return made
 
 
 class Sequence(Container):
@@ -84,39 +118,49 @@ class Sequence(Container):
         alike = f" of {hash(tuple(value)):x}" if len(value) <= _DATA else ""
         return Digest(f"{len(value)} values{alike}", "contents")
 
+    def node(self, value: Any, into_objects: bool) -> Node:
+        make = partial(self.blank, value)
+        return Node(value, self.content(value), make, self.put, self.own(value))
+
+    def content(self, value: Any) -> Parts:
+        items: Any = self.types[0]
+        return [(f"[{index}]", part) for index, part in enumerate(items.__iter__(value))]
+
+    def blank(self, value: Any, parts: Any) -> object:
+        """An empty one; of what cannot be filled, one with these parts."""
+        return list.__new__(self.cls)
+
 
 class List(Sequence):
     types = (list,)
 
-    def saved_items(self, held: Any) -> Restore:
-        return partial(list.__setitem__, held, slice(None), list(held))
+    def put(self, held: Any, items: Any) -> None:
+        list.__setitem__(held, slice(None), items)
 
 
 class Deque(Sequence):
     types = (deque,)
 
-    def saved_items(self, held: Any) -> Restore:
-        items = list(held)
+    def put(self, held: Any, items: Any) -> None:
+        deque.clear(held)
+        deque.extend(held, items)
 
-        def restore() -> None:
-            deque.clear(held)
-            deque.extend(held, items)
-
-        return restore
+    def blank(self, value: Any, parts: Any) -> object:
+        made: Any = deque.__new__(self.cls)
+        deque.__init__(made, (), value.maxlen)
+        return made
 
 
 class Set(Container):
     types = (set,)
 
-    def saved_items(self, held: Any) -> Restore:
-        items = set(held)
+    def node(self, value: Any, into_objects: bool) -> None:
+        """A leaf: its items have no places."""
 
-        def restore() -> None:
-            if held != items:
-                set.clear(held)
-                set.update(held, items)
-
-        return restore
+    def put(self, held: Any, items: Any) -> None:
+        if held != items:
+            set.clear(held)
+            set.update(held, items)
 
 
 class Fixed(Container):
@@ -125,9 +169,45 @@ class Fixed(Container):
     types: ClassVar[tuple[type, ...]] = (frozenset,)
 
     def save(self, value: Any, saving: Saving) -> Iterator[Restore]:
-        if not self._is_builtin and self.is_state:
+        if self.has_own and self.is_state:
             yield from self.save_parts(value)
+
+    def node(self, value: Any, into_objects: bool) -> Node | None:
+        return None
 
 
 class Tuple(Sequence, Fixed):
     types = (tuple,)
+
+    def node(self, value: Any, into_objects: bool) -> Node:
+        make = partial(self.blank, value)
+        return Node(value, self.content(value), make, None, self.own(value))
+
+    def content(self, value: Any) -> Parts:
+        names = getattr(self.cls, "_fields", None)
+        if names is None:
+            return super().content(value)
+        return [(f".{name}", part) for name, part in zip(names, value, strict=True)]
+
+    def blank(self, value: Any, parts: Any) -> object:
+        try:
+            return tuple.__new__(self.cls, parts)
+        except TypeError:  # what torch.max returns, and torch.Size
+            return self.cls(parts)
+
+
+class View(Fixed, Dict):
+    """A mapping that is written to through another one."""
+
+    types: ClassVar[tuple[type, ...]] = (MappingProxyType,)
+
+    def pairs(self, value: Any) -> list[tuple[Any, object]]:
+        return list(value.items())
+
+    def node(self, value: Any, into_objects: bool) -> Node:
+        pairs = self.pairs(value)
+        content = [(key_step(key), part) for key, part in pairs]
+        return Node(value, content, partial(self.blank, [key for key, _ in pairs]))
+
+    def blank(self, value: Any, parts: Any) -> object:
+        return MappingProxyType(dict(zip(value, parts, strict=True)))

@@ -1,10 +1,11 @@
-"""What is done with the state of every family of objects: look into it, save it, tell two moments apart."""
+"""What is done with every family of objects: look inside, save, put back, tell two moments apart, make another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from graphdoctor.target.state.kinds.node import Node
 from graphdoctor.target.state.paths import Measure, StatePath
 from graphdoctor.target.state.plain import STREAMS
 from graphdoctor.target.state.saved_tensor import Saving
@@ -72,6 +73,13 @@ class Kind:
     def save(self, value: Any, saving: Saving) -> Iterable[Restore]:
         """Functions that put back what the object holds itself, in place and past any override."""
         return ()
+
+    def open(self, value: Any, *, into_objects: bool) -> Node | None:
+        """What it holds as an input or output, and how another is made; None of a leaf.
+
+        Without `into_objects`, of containers alone.
+        """
+        return None
 
     def digest(self, value: Any) -> Digest | None:
         """None of what only leads to other values."""

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from types import MemberDescriptorType, ModuleType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
+from torch.utils import _pytree
 
 from graphdoctor.target.state.attributes import (
     attributes,
     is_state_type,
-    slot_descriptors,
+    is_stateful_type,
+    slots,
+    slots_of,
 )
 from graphdoctor.target.state.kinds.kind import Kind, Restore, Surroundings, Visit
-from graphdoctor.target.state.kinds.written import MISSING, saved_dict
+from graphdoctor.target.state.kinds.node import Node, key_step
+from graphdoctor.target.state.kinds.written import saved_dict, saved_slots
 from graphdoctor.target.state.saved_tensor import Saving
 from graphdoctor.target.state.variables import is_user_class
 from graphdoctor.values.locations import is_library
@@ -33,7 +39,6 @@ class Object(Kind):
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
         self.is_state = is_state_type(cls)
-        self._slots = tuple(slot_descriptors(cls))
         self._user_classes = tuple(base for base in cls.__mro__ if is_user_class(base))
 
     def children(self, visit: Visit, walk: Surroundings) -> Iterable[Visit]:
@@ -42,18 +47,38 @@ class Object(Kind):
     def save(self, value: Any, saving: Saving) -> Iterable[Restore]:
         return self.save_parts(value) if self.is_state else ()
 
-    def parts(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
-        """Attributes, slots that are set, and the user's classes that it is an instance of."""
-        path, value, _ = visit
-        for name, child in self.ordered(attributes(value)):
-            yield Visit(path.attribute(name), child)
-        for name, slot in self._slots:
-            if (child := in_slot(slot, value)) is not MISSING:
-                yield Visit(path.attribute(name), child)
-        yield from self.classes(walk)
+    def open(self, value: Any, *, into_objects: bool) -> Node | None:
+        if is_stateful_type(self.cls):
+            return None
+        if (registered := _pytree.SUPPORTED_NODES.get(self.cls)) is not None:
+            return _open_registered(value, registered)
+        return self.node(value, into_objects) if self._may_be_copied else None
 
-    def ordered(self, own: dict[str, object]) -> list[tuple[str, object]]:
-        return list(own.items())
+    def node(self, value: Any, into_objects: bool) -> Node | None:
+        """By its attributes: those of a mapping that hold its items count as the items."""
+        own = self.own(value)
+        steps: dict[str, str] | None = None
+        if issubclass(self.cls, Mapping):
+            steps = {name: "" for name, part in own.items() if _holds_items_of(value, part)} or None
+        elif dataclasses.is_dataclass(self.cls):
+            steps = {field.name: f".{field.name}" for field in dataclasses.fields(self.cls)}
+            own = {**{name: own[name] for name in steps if name in own}, **own}
+        if steps is None:
+            is_state = self.is_state or any(isinstance(p, torch.Tensor) for p in own.values())
+            if not (into_objects and own and is_state):
+                return None
+        return Node(value, [], self._make, own=own, steps=steps) if self._make else None
+
+    def own(self, value: object) -> dict[str, object]:
+        """Attributes, and slots that are set."""
+        return dict(attributes(value)) | dict(slots_of(value))
+
+    def parts(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
+        """What is its own, and the user's classes that it is an instance of."""
+        path, value, _ = visit
+        for name, child in self.own(value).items():
+            yield Visit(path.attribute(name), child)
+        yield from self.classes(walk)
 
     def classes(self, walk: Surroundings) -> Iterator[Visit]:
         for cls in self._user_classes:
@@ -61,32 +86,55 @@ class Object(Kind):
 
     def save_parts(self, value: object) -> Iterator[Restore]:
         yield saved_dict(attributes(value))
-        if self._slots:
-            yield saved_slots(value, self._slots)
+        if slots(value):
+            yield saved_slots(value)
+
+    @cached_property
+    def _may_be_copied(self) -> bool:
+        """Not where a class says itself how it is copied, or looks after something until it is gone."""
+        copies = getattr(self.cls, "__copy__", None)
+        is_own = getattr(copies, "__module__", None) not in (None, "collections")
+        return not (copies is not None and is_own) and not hasattr(self.cls, "__del__")
+
+    @cached_property
+    def _make(self) -> Callable[[object], object] | None:
+        """Makes an empty object, past the constructor; None where the class is not Python's alone."""
+        base: Any = SimpleNamespace if issubclass(self.cls, SimpleNamespace) else object
+        try:
+            base.__new__(self.cls)
+        except TypeError:
+            return None
+        return lambda _: base.__new__(self.cls)
 
 
-Slots = tuple[tuple[str, MemberDescriptorType], ...]
-
-
-def saved_slots(held: object, slots: Slots) -> Restore:
-    """The slots of an object, unset ones included; also of a frozen dataclass."""
-    values = [(slot, in_slot(slot, held)) for _, slot in slots]
-
-    def restore() -> None:
-        for slot, value in values:
-            if value is not MISSING:
-                slot.__set__(held, value)
-            elif in_slot(slot, held) is not MISSING:
-                slot.__delete__(held)
-
-    return restore
-
-
-def in_slot(slot: MemberDescriptorType, held: object) -> object:
+def _holds_items_of(value: Mapping[Any, Any], part: object) -> bool:
     try:
-        return slot.__get__(held, type(held))
-    except AttributeError:
-        return MISSING
+        return isinstance(part, Mapping) and list(part) == list(value)
+    except Exception:  # both may be the user's code
+        return False
+
+
+def _open_registered(value: object, registered: Any) -> Node | None:
+    """What torch's pytree was told of, such as the outputs of transformers' models."""
+    try:
+        parts, context = registered.flatten_fn(value)
+        parts = list(parts)
+        if isinstance(value, Mapping) and len(value) == len(parts):
+            steps = list(map(key_step, value))
+        elif (with_keys := registered.flatten_with_keys_fn) is not None:
+            steps = [_entry_step(entry) for entry, _ in with_keys(value)[0]]
+        else:
+            steps = [f"[{index}]" for index in range(len(parts))]
+    except Exception:  # a library's own code
+        return None
+    content = list(zip(steps, parts, strict=True))
+    return Node(value, content, lambda parts: registered.unflatten_fn(list(parts), context))
+
+
+def _entry_step(entry: Any) -> str:
+    if isinstance(entry, _pytree.GetAttrKey):
+        return f".{entry.name}"
+    return f"[{entry.idx}]" if isinstance(entry, _pytree.SequenceKey) else key_step(entry.key)
 
 
 class Module(Object):
@@ -117,9 +165,9 @@ class Optimizer(Object):
     types = (torch.optim.Optimizer,)
     is_late = True
 
-    def ordered(self, own: dict[str, object]) -> list[tuple[str, object]]:
+    def own(self, value: object) -> dict[str, object]:
         # Parameters get a plain name from here when no module has named them.
-        return sorted(own.items(), key=lambda item: item[0] != "param_groups")
+        return dict(sorted(super().own(value).items(), key=lambda item: item[0] != "param_groups"))
 
 
 class Inert(Kind):

@@ -1,47 +1,43 @@
-"""A namespace or a dictionary that code writes into: saved, to be put back in place."""
+"""What code writes into, put back in place: a namespace, a dictionary, attributes and slots."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from operator import is_
 from typing import Any
 
+from graphdoctor.target.state.attributes import slots, slots_of
 from graphdoctor.target.state.kinds.kind import Restore
 
 MISSING = object()
 
 
+def dict_of(cls: type) -> type[dict[Any, Any]]:
+    """The class whose methods are called, past any override of a subclass, which may be user code, or raise."""
+    return OrderedDict if issubclass(cls, OrderedDict) else dict
+
+
 def dict_items(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """Items in order, past any override: a subclass's items() may be user code, or raise."""
-    return list(OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value))
+    """Items in order."""
+    return list(dict_of(type(value)).items(value))
+
+
+def put_items(held: dict[Any, Any], items: Sequence[tuple[Any, Any]]) -> None:
+    """Keys, values and their order. Writes only when something differs."""
+    kind = dict_of(type(held))
+    if len(items) == kind.__len__(held) and all(map(is_, chain(*kind.items(held)), chain(*items))):
+        return
+    kind.clear(held)
+    for key, value in items:
+        kind.__setitem__(held, key, value)
 
 
 def saved_dict(held: dict[Any, Any]) -> Restore:
-    """Keys, values and their order. Writes only when something differs, and past any override."""
-    kind = OrderedDict if isinstance(held, OrderedDict) else dict
-    items = dict_items(held)
-    if not items:  # a module has a dozen of these for hooks
-        return partial(_empty, kind, held)
-
-    def restore() -> None:
-        if _same_pairs(dict_items(held), items):
-            return
-        kind.clear(held)
-        for key, value in items:
-            kind.__setitem__(held, key, value)
-
-    return restore
-
-
-def _empty(kind: type[dict[Any, Any]], held: dict[Any, Any]) -> None:
-    if kind.__len__(held):
-        kind.clear(held)
-
-
-def _same_pairs(now: list[tuple[object, object]], then: list[tuple[object, object]]) -> bool:
-    return len(now) == len(then) and all(map(is_, chain(*now), chain(*then)))
+    return partial(put_items, held, dict_items(held))
 
 
 def saved_names(namespace: dict[str, object], names: tuple[str, ...]) -> Restore:
@@ -54,5 +50,20 @@ def saved_names(namespace: dict[str, object], names: tuple[str, ...]) -> Restore
                 namespace.pop(name, None)
             elif namespace.get(name, MISSING) is not value:
                 namespace[name] = value
+
+    return restore
+
+
+def saved_slots(held: object) -> Restore:
+    """The slots of an object, unset ones included; also of a frozen dataclass."""
+    values = dict(slots_of(held))
+
+    def restore() -> None:
+        for name, slot in slots(held).items():
+            if name in values:
+                slot.__set__(held, values[name])
+            else:
+                with suppress(AttributeError):
+                    slot.__delete__(held)
 
     return restore
