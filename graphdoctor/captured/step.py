@@ -436,9 +436,11 @@ class CapturedStep:
                     seen = made
                 numbers = self._python.read(*args, **kwargs) if self._python is not None else ()
                 guards = [OptimizerGuard(each, self._numbers) for each in self._optimizers or ()]
+                _, tensors = signature_of_call(args, kwargs, self._written.places)
                 return StepGraph(
                     seen,
                     target,
+                    tensors,
                     modes=modes,
                     optimizers=guards,
                     read_gradients=gradients,
@@ -447,6 +449,7 @@ class CapturedStep:
                     launches=launched,
                     written=self._written.places,
                     numbers=numbers,
+                    lends=self._code_seen.copies_unblocked(),
                 )
         except Unwatchable as reason:
             return str(reason)

@@ -25,7 +25,7 @@ from graphdoctor.graphs.calls.signature import (
     parts_of_argument,
     structure_of,
 )
-from graphdoctor.graphs.graphed_callable import GraphedCallable
+from graphdoctor.graphs.graphed_callable import GraphedCallable, copy_into
 from graphdoctor.graphs.guards import Guard, Modes
 from graphdoctor.graphs.whole_step import CapturedStep as WholeStep
 from graphdoctor.target import Target
@@ -77,11 +77,12 @@ def _is_state(argument: object) -> bool:
 
 
 class StepGraph:
-    """A proved graph of a step.
+    """A proved graph of a step, for calls with tensors like `tensors`.
 
     The step adds to, or steps with, `read_gradients`, which were there before it began. `results` are the
     attributes that have another tensor in each call, and it reads those in `read_results`. `numbers` are
-    those that its Python changes, as they were at the capture.
+    those that its Python changes, as they were at the capture. `lends`: the step copies pinned tensors with
+    `non_blocking`.
     Raises `Unwatchable` for a step that leaves behind what a replay cannot.
     """
 
@@ -89,6 +90,7 @@ class StepGraph:
         self,
         made: WholeStep,
         target: Target,
+        tensors: Sequence[torch.Tensor],
         *,
         modes: Modes,
         optimizers: Sequence[OptimizerGuard],
@@ -98,6 +100,7 @@ class StepGraph:
         launches: int,
         written: Set[int | str] = frozenset(),
         numbers: tuple[object, ...] = (),
+        lends: bool = False,
     ) -> None:
         self.served, self.launches = 0, launches
         self.numbers = numbers
@@ -130,7 +133,10 @@ class StepGraph:
             state=list(state.values()),
             clones=True,
         )
-        self._graph = GraphedCallable(made.graph, given, outputs.build)
+        on_host = [place for place, each in enumerate(distinct(tensors)) if not each.is_cuda]
+        on_host = [place for place in on_host if given[place].is_cuda]
+        load = copy_into(given, on_host, lends=lends)
+        self._graph = GraphedCallable(made.graph, given, outputs.build, load)
 
     def load_results(self) -> str:
         """Take the tensors of attributes as inputs of the next replay; returns why one does not fit, or ""."""

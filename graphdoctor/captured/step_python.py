@@ -23,6 +23,7 @@ import torch
 from graphdoctor.source.trees import tree_of
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.state.variables import is_user_class, loads_method
+from graphdoctor.target.user_code import is_user_file
 
 _NUMBERS = (bool, int, float)
 _PURE = (
@@ -136,6 +137,12 @@ class CodeSeen:
             c for c in self.codes | self.reached if is_derived or not is_machinery(c.co_filename)
         )
         return not self.is_complete or any(_mentions(code, frozenset({name})) for code in every)
+
+    def copies_unblocked(self) -> bool:
+        """Whether the user's code copies with `non_blocking`, and so minds when it writes to pinned memory."""
+        users = (code for code in self.codes if is_user_file(code.co_filename))
+        names = (const for code in users for const in code.co_consts if isinstance(const, tuple))
+        return any("non_blocking" in each for each in names)
 
     def reads_schedule(self) -> bool:
         """Whether the user's code reads how far a schedule is, which no graph and no guard has."""

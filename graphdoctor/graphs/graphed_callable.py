@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,10 +22,11 @@ class GraphedCallable:
 
     `load` copies a call's tensors into those, `replay` runs the graph, and `build` returns the outputs for the call's
     tensors: clones, or views of the graph's memory. A call does all three. `release` gives the memory back.
+    A call whose tensors are on the CPU needs a `load` of its own.
     """
 
-    def __init__(self, graph: Any, static: Tensors, build: Build) -> None:
-        self.load = copy_into(static)
+    def __init__(self, graph: Any, static: Tensors, build: Build, load: Load | None = None) -> None:
+        self.load = load or copy_into(static)
         self.replay: Callable[[], None] = graph.replay
         self.build = build
         self._graph = graph
@@ -45,10 +47,14 @@ def _released(given: Sequence[torch.Tensor]) -> Any:
     raise RuntimeError("the graph was released")
 
 
-def copy_into(static: Sequence[torch.Tensor]) -> Load:
+def copy_into(
+    static: Sequence[torch.Tensor], on_host: Sequence[int] = (), *, lends: bool = False
+) -> Load:
     """A function that copies values into these tensors, in as few kernels as torch can.
 
-    How is decided once: a replay has no time for it.
+    How is decided once: a replay has no time for it. Values for the places `on_host` are on the CPU, and are copied
+    to the GPU without waiting for it. `lends`: the caller does not write to a pinned tensor that it gave before the
+    copy has ended, so no other copy of its values is made.
     """
     static = [tensor.detach() for tensor in static]
     if not static:
@@ -62,16 +68,19 @@ def copy_into(static: Sequence[torch.Tensor]) -> Load:
         return one_by_one
     by_dtype: dict[torch.dtype, list[int]] = {}
     for place, tensor in enumerate(static):
-        by_dtype.setdefault(tensor.dtype, []).append(place)
+        if place not in on_host:
+            by_dtype.setdefault(tensor.dtype, []).append(place)
     copies = [_copier(static, places) for places in by_dtype.values()]
+    if on_host:
+        copies.append(_FromHost({place: static[place] for place in on_host}, lends=lends))
     if len(copies) == 1:
         return copies[0]
 
-    def each_dtype(fresh: Tensors) -> None:
+    def each_kind(fresh: Tensors) -> None:
         for copy in copies:
             copy(fresh)
 
-    return each_dtype
+    return each_kind
 
 
 def _copier(static: list[torch.Tensor], places: list[int]) -> Load:
@@ -87,3 +96,36 @@ def _copier(static: list[torch.Tensor], places: list[int]) -> Load:
 
         return only
     return lambda fresh: torch._foreach_copy_(into, pick(fresh))
+
+
+class _FromHost:
+    """Copies values of the CPU through pinned memory, and so without waiting for the GPU.
+
+    There are two buffers for each tensor, which take turns. One is written to again after the copy from it has
+    ended: the host can be two calls ahead of the GPU, and memory does not grow.
+    """
+
+    def __init__(self, static: Mapping[int, torch.Tensor], *, lends: bool) -> None:
+        self._static, self._lends = static, lends
+        self._turns = itertools.cycle([_Turn(), _Turn()])
+
+    def __call__(self, fresh: Tensors) -> None:
+        turn = next(self._turns)
+        turn.copied.synchronize()  # returns at once if nothing was recorded
+        for place, into in self._static.items():
+            values = fresh[place]
+            if not self._lends or not values.is_pinned():
+                values = turn.buffer(place, into).copy_(values)
+            into.copy_(values, non_blocking=True)
+        turn.copied.record()
+
+
+class _Turn:
+    def __init__(self) -> None:
+        self.copied = torch.cuda.Event()
+        self._buffers: dict[int, torch.Tensor] = {}
+
+    def buffer(self, place: int, like: torch.Tensor) -> torch.Tensor:
+        if place not in self._buffers:
+            self._buffers[place] = torch.empty_like(like, device="cpu", pin_memory=True)
+        return self._buffers[place]
