@@ -19,6 +19,7 @@ from graphdoctor.values.program import (
     HostWait,
     ProgramReport,
     ProgramStep,
+    to_gpu,
 )
 from graphdoctor.values.report import Machine, Report
 
@@ -26,6 +27,7 @@ NO_STEPS = (
     "No step was seen that repeats: neither training steps, which end with optimizer.step(), nor two"
     " calls of a module from one line."
 )
+ON_CPU = "The step runs on the CPU, where a CUDA graph does nothing."
 
 
 def program_report(
@@ -56,7 +58,7 @@ def _too_few(step: SeenStep, after: int) -> str:
     needed = max(after, to_find) + FEWEST_STEPS
     text = f"The step ran {count_text(step.begun, 'time')}, and a diagnosis needs {needed} runs."
     if step.modules and not step.is_on_gpu:
-        text += " The modules of this step are on the CPU, where no CUDA graph replaces anything."
+        text += f" {ON_CPU} First, {to_gpu(step.modules.values())}."
     sooner = (
         f", or pass `--after 0`, which needs {to_find + FEWEST_STEPS}" if after > to_find else ""
     )
@@ -66,6 +68,11 @@ def _too_few(step: SeenStep, after: int) -> str:
 def _step(step: SeenStep, after: int, wall_s: float, ending: Ending) -> ProgramStep:
     report = step.outcome if isinstance(step.outcome, Report) else None
     reason = step.reason or ("" if report is not None else str(step.outcome or ""))
+    if reason == ON_CPU:
+        reason = (
+            f"{ON_CPU} First, {to_gpu(step.modules.values())}. `--device cpu-as-is` diagnoses the step as if"
+            " both were there."
+        )
     is_reached = bool(step.reason) or isinstance(step.outcome, Report | str)
     if report is None and not reason:
         is_cut = ending == "interrupted"

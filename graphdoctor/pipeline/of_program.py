@@ -17,7 +17,7 @@ from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.processes.launched import rank_and_count
 from graphdoctor.device.processes.overdue import ended_after
 from graphdoctor.diagnose.assemble import could_not_run, machine_info, raises_in_capture
-from graphdoctor.diagnose.of_program import program_report
+from graphdoctor.diagnose.of_program import ON_CPU, program_report
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting
 from graphdoctor.pipeline.stages import report_of, study
 from graphdoctor.record.between_steps import BetweenSteps
@@ -34,11 +34,6 @@ from graphdoctor.values.figures import count_text, joined
 from graphdoctor.values.options import RunOptions
 from graphdoctor.values.program import ProgramReport
 from graphdoctor.values.report import Report
-
-NEVER_ON_GPU = (
-    "The step runs on the CPU, where a CUDA graph does nothing. Use `--device cpu-as-is` to diagnose the"
-    " step as if its model and inputs were on a GPU."
-)
 
 _RAISES_ON_GPU = (
     "With its model and inputs on a GPU, {error}. Change this line to run the step on a GPU, then run the same"
@@ -151,7 +146,7 @@ def _of_step(
 
     try:
         if not options.is_left_on_cpu and not _is_on(setting.device, target):
-            return NEVER_ON_GPU
+            return ON_CPU
         placed = place(replace(target, step=harmless), setting.device)
         return report_of(study(placed, setting), None, setting)
     except EmulationLimit as limit:

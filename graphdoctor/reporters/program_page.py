@@ -22,7 +22,7 @@ from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text, joined
 from graphdoctor.values.finding import severity_of
 from graphdoctor.values.locations import Location, line_of, path_text, place_text
-from graphdoctor.values.program import HostWait, Patch, ProgramReport, ProgramStep
+from graphdoctor.values.program import HostWait, Patch, ProgramReport, ProgramStep, to_gpu
 from graphdoctor.values.report import Verdict
 
 NOT_REACHED, NOT_DIAGNOSED = "NOT REACHED", "NOT DIAGNOSED"
@@ -393,7 +393,10 @@ def _write_end(
     if patch is not None and patch.status == "same results" and diff_file:
         following = f"Apply the change: patch -p1 < {diff_file}. "
     elif patch is not None and patch.status == "not tried" and patch.diff:
-        before = "Move the model and its inputs to the GPU, then try" if report.is_on_cpu else "Try"
+        before = "Try"
+        if report.is_on_cpu:
+            move = to_gpu(module for step in report.steps for module in step.modules)
+            before = f"{move[0].upper()}{move[1:]}, then try"
         command = path_text(" ".join(report.command), page.look.base)
         page.paragraph(f"{before} the change: graphdoctor run --diff fix.diff {command}")
     elif rules := [one.rule for findings in found for one in worst_first(findings)]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
 
-from graphdoctor.values.figures import Range
-from graphdoctor.values.locations import Location
+from graphdoctor.values.figures import Range, joined
+from graphdoctor.values.locations import Location, line_of
 from graphdoctor.values.report import Machine, Mode, Report
 
 PROGRAM_SCHEMA_VERSION = 1
@@ -38,6 +39,18 @@ class CalledModule(Struct, frozen=True):
     column: int = 0
     trains: bool = False
     reason: str = ""
+
+
+def to_gpu(modules: Iterable[CalledModule]) -> str:
+    """What puts these modules and their inputs on a GPU, as an instruction."""
+    lines = dict.fromkeys(
+        f'`{one.expression}.to("cuda")` after {line_of(Location(one.file, one.line))}'
+        for one in modules
+        if one.expression
+    )
+    if not lines:
+        return "move the model and its inputs to the GPU"
+    return f"add {joined([*lines])}, and move the inputs to the GPU"
 
 
 class ProgramStep(Struct, frozen=True):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from graphdoctor.diagnose.of_program import NO_STEPS, program_report
+from graphdoctor.diagnose.of_program import NO_STEPS, ON_CPU, program_report
 from graphdoctor.target.program.launch import Ended, Program
 from graphdoctor.target.program.step import SeenStep
 from graphdoctor.values.locations import Location
@@ -58,14 +58,28 @@ def test_a_step_without_a_diagnosis_says_why() -> None:
         "The step ran 1 time, and a diagnosis needs 5 runs. Run more steps, or pass `--after 0`, which needs 2."
     )
     assert rare.reason == (
-        "The step ran 2 times, and a diagnosis needs 5 runs. The modules of this step are on the CPU, where no"
-        " CUDA graph replaces anything. Run more steps, or pass `--after 0`, which needs 2."
+        "The step ran 2 times, and a diagnosis needs 5 runs. The step runs on the CPU, where a CUDA graph does"
+        " nothing. First, move the model and its inputs to the GPU. Run more steps, or pass `--after 0`, which"
+        " needs 2."
     )
     assert (refused.reason, failed.reason) == ("Its loop changed.", "It raised.")
     (cut,) = report_of(step(begun=9), ending="interrupted").steps
     assert (
         cut.reason == "It was seen 9 times, and the program was interrupted before its diagnosis."
     )
+
+
+def test_a_step_on_the_cpu_names_the_lines_after_which_its_modules_can_be_moved() -> None:
+    def module(expression: str, line: int) -> CalledModule:
+        return CalledModule("Linear", expression, "/repo/gan.py", line)
+
+    modules = {1: module("netG", 20), 2: module("netD", 24), 3: CalledModule("Linear")}
+    (seen,) = report_of(step(begun=9, outcome=ON_CPU, modules=modules)).steps
+    assert seen.reason == (
+        f'{ON_CPU} First, add `netG.to("cuda")` after line 20 of gan.py and `netD.to("cuda")` after line 24 of'
+        " gan.py, and move the inputs to the GPU. `--device cpu-as-is` diagnoses the step as if both were there."
+    )
+    assert seen.is_reached
 
 
 def test_waits_between_steps_are_told_for_each_gap_and_those_on_the_step_s_own_lines_are_not() -> (

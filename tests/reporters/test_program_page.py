@@ -7,7 +7,7 @@ from rich.cells import cell_len
 
 from graphdoctor.reporters import program_page
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.program import Patch
+from graphdoctor.values.program import CalledModule, Patch
 from graphdoctor.values.report import RankOutcome
 from tests.support.reports import (
     BASE,
@@ -76,6 +76,12 @@ def test_a_change_that_was_not_tried_says_how_to_try_it() -> None:
     assert f"\n{command.capitalize()}\n" in page
     on_cpu = program_page.render(replace(report, is_on_cpu=True), Look(base=BASE))
     assert f"Move the model and its inputs to the GPU, then {command}" in " ".join(on_cpu.split())
+    placed = replace(step, modules=(CalledModule("Net", "model", "train.py", 12),))
+    on_cpu = program_page.render(
+        replace(of_program(placed), patch=patch, is_on_cpu=True), Look(base=BASE)
+    )
+    first = 'Add `model.to("cuda")` after line 12 of train.py, and move the inputs to the GPU'
+    assert f"{first}, then {command}" in " ".join(on_cpu.split())
 
 
 def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:

@@ -367,6 +367,10 @@ with torch.no_grad():
 """
     (step,) = ran(tmp_path, body).report.steps
     assert step.report is None and "runs on the CPU" in step.reason
+    assert 'add `model.to("cuda")` after line 6 of program.py' in step.reason
+    moved = body.replace("\nwith", '\nmodel.to("cuda")\nx = x.cuda()\nwith', 1)
+    (told,) = ran(tmp_path, moved).report.steps
+    assert told.report is not None and told.report.verdict == "safe"
     (placed,) = ran(tmp_path, body.replace("cpu()", "to('cpu')"), on_cpu=False).report.steps
     assert placed.report is None
 
