@@ -146,7 +146,8 @@ def _with(
             if step.location.file == file and step.location.line in lines:
                 return None, "its call is in the captured step"
             called = {(each.file, each.expression) for each in steps[with_other].modules}
-            if both := trained & called & proposal.replaces:
+            both = trained & called & proposal.replaces
+            if both and proposal.covers is None:
                 return (
                     None,
                     f"the captured step calls `{min(both)[1]}`, which cannot be captured twice",

@@ -20,7 +20,15 @@ from graphdoctor.values.figures import Range
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location
 from graphdoctor.values.program import CalledModule, ProgramStep
-from tests.support.reports import COMPARED, ESTIMATE, HOST_READ, PARTLY_SAFE, of_program, step_of
+from tests.support.reports import (
+    COMPARED,
+    ESTIMATE,
+    HOST_READ,
+    PARTLY_SAFE,
+    SAFE,
+    of_program,
+    step_of,
+)
 
 # Marked lines are the first and the last of the step; what is printed has to stay.
 HEAD = """\
@@ -361,6 +369,23 @@ for x, y in data:
     optimizer.step()  # last
 """,
 }
+ACTS = """\
+import torch
+from torch import nn
+
+model = nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data, seen = torch.ones(1, 4), [1.0, 0.0, 0.0, 0.0]
+for _ in range(8):
+    values = model(torch.Tensor([seen]))  # call
+    actions = torch.argmax(values, dim=1).cpu().numpy()
+    seen = [float(number == actions[0]) for number in range(4)]
+    optimizer.zero_grad()  # first
+    loss = model(data).square().mean()
+    loss.backward()
+    optimizer.step()  # last
+    print(loss.item())
+"""
 
 
 def step_in(file: Path, source: str, *findings: Finding) -> ProgramStep:
@@ -468,6 +493,27 @@ def test_a_model_that_a_captured_step_trains_is_not_captured_twice(
     refused = "the captured step calls `model`, which cannot be captured twice"
     assert (report.steps[1].no_change == refused) == trains
     assert (report.steps[1].change == "") == trains
+
+
+def test_a_network_acts_in_a_function_beside_the_captured_step_that_trains_it(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "acts.py"
+    training = step_in(file, ACTS)
+    line = next(n for n, text in enumerate(ACTS.split("\n"), 1) if text.endswith("  # call"))
+    model = CalledModule("Linear", "model", str(file), line, 0, trains=True)
+    acting = replace(
+        step_of(replace(SAFE, strategies=())),
+        location=Location(str(file), line, "<module>"),
+        last_line=line,
+        mode="inference",
+        modules=(model,),
+    )
+    report, _ = with_patch(of_program(replace(training, modules=(model,)), acting), str(tmp_path))
+    assert all(step.change for step in report.steps), [step.no_change for step in report.steps]
+    assert report.patch is not None
+    assert "+@graphdoctor.capture\n+@torch.no_grad()\n+def act(seen):\n" in report.patch.diff
+    assert "+    loss = train_step()\n" in report.patch.diff
 
 
 def test_a_change_says_what_happens_with_another_shape(tmp_path: Path) -> None:
