@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import os
 import shutil
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from graphdoctor.reporters.look import Look
 
 STDOUT = "-"
+_TICK_S = 1.0
 PLAIN_CHARACTERS = str.maketrans("\u2500\u2502\u25b8\u00b5", "-|>u")
 
 
@@ -169,8 +171,7 @@ def say(stream: TextIO, text: str) -> None:
 def progress(stream: TextIO) -> Iterator[ProgressLine]:
     """What to call with the current stage: one line that is rewritten, on a terminal only.
 
-    The line also appears while stderr is redirected, as `graphdoctor run` does around a diagnosis. No
-    spinner: its thread would run beside the step that is being timed and recorded.
+    The line also appears while stderr is redirected, as `graphdoctor run` does around a diagnosis.
     """
     if not stream.isatty():
         yield ProgressLine(None)
@@ -180,40 +181,72 @@ def progress(stream: TextIO) -> Iterator[ProgressLine]:
         try:
             yield line
         finally:
+            line.stop()
             line.show_above("")
 
 
 class ProgressLine:
     """The current stage with the time since the beginning, and above it lines that are rewritten too.
 
-    Without a terminal nothing is shown.
+    The time advances each second while there is a stage. Without a terminal nothing is shown.
     """
 
     def __init__(self, terminal: TextIO | None) -> None:
         self._terminal = terminal
-        self._began_s = time.monotonic()
+        self._clock = time.monotonic  # a step may run with Python's clocks set an hour ahead
+        self._began_s = self._clock()
+        self._stage = ""
         self._above = 0  # lines
+        self._lock = _thread.allocate_lock()  # for what is written and the stage
+        self._ticking: _thread.LockType | None = None  # its thread ends once this is released
 
     def __call__(self, stage: str) -> None:
         """Replace the line; "" removes it."""
         if self._terminal is None:
             return
-        minutes, seconds = divmod(int(time.monotonic() - self._began_s), 60)
-        line = f"{minutes}:{seconds:02} {visible(stage)} ..." if stage else ""
+        with self._lock:
+            self._stage = stage
+            self._draw(self._terminal)
+        if not stage:
+            self.stop()
+        elif self._ticking is None:
+            self._ticking = _thread.allocate_lock()
+            self._ticking.acquire()
+            # Not by `threading`: the thread is none of the program's, and no device is emulated in it.
+            _thread.start_new_thread(self._tick, (self._terminal, self._ticking))
+
+    def stop(self) -> None:
+        """Let the line stay as it is."""
+        self._stage = ""
+        if self._ticking is not None:
+            self._ticking.release()
+            self._ticking = None
+
+    def _tick(self, terminal: TextIO, ticking: _thread.LockType) -> None:
+        """Write the time anew each second, in some microseconds: a step that is timed hardly notices."""
+        while not ticking.acquire(timeout=_TICK_S):
+            with self._lock, suppress(OSError, ValueError):
+                if self._stage:
+                    self._draw(terminal)
+
+    def _draw(self, terminal: TextIO) -> None:
+        minutes, seconds = divmod(int(self._clock() - self._began_s), 60)
+        line = f"{minutes}:{seconds:02} {visible(self._stage)} ..." if self._stage else ""
         # The cursor goes back, so that what the model prints replaces the line instead of following it.
         back = "\r" if line else ""
-        self._terminal.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}{back}")
-        self._terminal.flush()
+        terminal.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}{back}")
+        terminal.flush()
 
     def show_above(self, text: str) -> None:
         """Replace the lines above, as many as the terminal has room for; "" removes all that is shown."""
         if self._terminal is None:
             return
         lines = text.splitlines()[: shutil.get_terminal_size().lines - 1]
-        back = f"\x1b[{self._above}A\x1b[J" if self._above else "\x1b[K"
-        self._terminal.write(f"\r{back}" + "".join(f"{line}\n" for line in lines))
-        self._terminal.flush()
-        self._above = len(lines)
+        with self._lock:
+            back = f"\x1b[{self._above}A\x1b[J" if self._above else "\x1b[K"
+            self._terminal.write(f"\r{back}" + "".join(f"{line}\n" for line in lines))
+            self._terminal.flush()
+            self._above = len(lines)
 
 
 @contextmanager

@@ -6,7 +6,10 @@ import io
 import os
 import subprocess
 import sys
+import threading
+import time
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -102,6 +105,24 @@ def test_progress_is_one_line_on_a_terminal_with_the_time_taken_and_leaves_none(
         tell("recording \x1b[31mnet\nwork")
         assert terminal.getvalue() == "\r\x1b[K1:05 recording \\x1b[31mnet\\nwork ...\r"
     assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_the_time_of_a_stage_advances_until_the_stage_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphdoctor.cli.output._TICK_S", 0.01)
+    clock = count(100.0)
+    monkeypatch.setattr("graphdoctor.cli.output.time.monotonic", lambda: next(clock))
+    terminal, threads = _Terminal(), threading.active_count()
+    with progress(terminal) as tell:
+        tell("recording")
+        give_up_s = time.perf_counter() + 20.0
+        while "0:04 recording" not in terminal.getvalue() and time.perf_counter() < give_up_s:
+            time.sleep(0.01)
+        assert "\r\x1b[K0:01 recording ...\r\r\x1b[K0:02 recording ...\r" in terminal.getvalue()
+        assert threading.active_count() == threads  # a program counts its own
+        tell("")
+        shown = terminal.getvalue()
+        time.sleep(0.1)
+        assert terminal.getvalue() == shown
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no pseudo-terminals here")
