@@ -5,71 +5,16 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import suppress
 from itertools import islice
-from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
-from graphdoctor.target.state.attributes import (
-    attributes,
-    counts_for_itself,
-    has_walkable_state,
-    slots,
-)
+from graphdoctor.target.state.attributes import counts_for_itself
+from graphdoctor.target.state.kinds import kind_of
 from graphdoctor.target.state.kinds.written import dict_items
-from graphdoctor.target.state.paths import By, StatePath
+from graphdoctor.target.state.paths import StatePath
 from graphdoctor.target.state.plain import is_array
 from graphdoctor.target.state.snapshot import readers_of
-from graphdoctor.target.state.variables import global_names, names_in
 from graphdoctor.target.state.walk import Walk
-
-_MISSING = object()
-
-
-def put_at(holder: Any, path: StatePath, value: object) -> None:
-    """Write past any override, and only where there is such a value already. `holder` holds it."""
-    name: Any = path.name
-    if isinstance(holder, FunctionType):
-        _put_variable(holder, path.own_name, value)
-    elif isinstance(holder, CellType):
-        holder.cell_contents = value
-    elif isinstance(holder, dict):
-        key = _key_in(holder, path)
-        if key is not _MISSING:
-            dict.__setitem__(holder, key, value)
-    elif isinstance(holder, (list, deque)) and path.by is By.ITEM:
-        with suppress(IndexError):
-            kind: Any = list if isinstance(holder, list) else deque
-            kind.__setitem__(holder, name, value)
-    elif isinstance(holder, type):
-        if name in vars(holder):
-            type.__setattr__(holder, name, value)
-    elif name in (own := attributes(holder)):
-        own[name] = value
-    elif has_walkable_state(holder) and name in slots(holder):
-        slots(holder)[name].__set__(holder, value)
-
-
-def _key_in(held: dict[Any, Any], path: StatePath) -> object:
-    """The key of a dictionary's value. A key that is an object is found by its place."""
-    name: Any = path.name
-    if path.by is By.OBJECT:
-        return next(islice(held, name.place, None), _MISSING)
-    return name if name in held else _MISSING
-
-
-def _put_variable(function: FunctionType, name: str, value: object) -> None:
-    if name in names_in(function):
-        cells = dict(zip(names_in(function), function.__closure__ or (), strict=True))
-        cells[name].cell_contents = value
-    elif name in vars(function):
-        vars(function)[name] = value
-    else:
-        for namespace, names in global_names(function):
-            if name in names and name in namespace:
-                namespace[name] = value
-                return
-
 
 _MOST_ITEMS = 20_000  # that a container gets, or that are compared
 _MOST_DOUBLINGS = 60  # of a number that is multiplied in each step
@@ -169,7 +114,8 @@ def _trend(path: StatePath, held: _Held, second: Any, third: Any) -> Trend | Non
         return None
     is_even = third - second == second - first
     counts = (first, float(second - first)) if is_even else (None, None)
-    return Trend(path, lambda steps: put_at(held.holder, path, continued(steps)), *counts)
+    kind = kind_of(held.holder)
+    return Trend(path, lambda steps: kind.write(held.holder, path, continued(steps)), *counts)
 
 
 def _continued(first: Any, second: Any, third: Any) -> Callable[[int], Any] | None:

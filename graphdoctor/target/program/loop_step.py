@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from operator import setitem
-from types import FrameType, FunctionType, MethodType
+from types import FrameType, MethodType
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,9 @@ from graphdoctor.target.program.taken_items import GivenAgain, TakenItems, is_it
 from graphdoctor.target.roots import roots_of
 from graphdoctor.target.state.accumulations import mark_all, marked
 from graphdoctor.target.state.clone import clone_inputs
+from graphdoctor.target.state.kinds import kind_of
+from graphdoctor.target.state.kinds.kind import Visit
+from graphdoctor.target.state.paths import StatePath
 from graphdoctor.target.state.plain import SCALARS
 from graphdoctor.target.state.tree import Tree
 from graphdoctor.target.target import Inputs, Target
@@ -47,36 +50,53 @@ from graphdoctor.values.locations import Lines, Location
 from graphdoctor.values.report import Mode
 
 _DEEPEST = 8
-# How one object leads to the next: "item", "attribute", "cell" or "part", and which of them.
-Key = tuple[str, Any]
+_FROZEN = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor, MethodType, type)
+
+
+class _ByName:
+    """Variables by their names alone, which are the same in two objects of one make."""
+
+    with_empty = False
+
+    def name_of(self, key: object) -> None:
+        return None
+
+    def variable(self, name: str, holder: object) -> StatePath:
+        return StatePath.of(name)
+
+
+def _inside(value: object, path: StatePath) -> dict[StatePath, object]:
+    """What an object holds; nothing of what is not looked into."""
+    if isinstance(value, _FROZEN):
+        return {}
+    visit = Visit(path, value)
+    return {child.path: child.value for child in kind_of(value).children(visit, _ByName())}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The way from the object to a value in it that can be set; `name` is for people."""
+    """The way from the object to a value in it that can be set, by paths; `name` is for people."""
 
-    keys: tuple[Key, ...]
+    way: tuple[StatePath, ...]
     name: str
 
     def value(self, holder: object) -> object:
         """The value at this place. Raises LookupError where this object has no such place."""
-        for key in self.keys:
-            holder = _follow(holder, key)
-        return holder
+        return self._last_two(holder)[1]
 
     def setter(self, holder: object) -> Callable[[Any], None]:
         """A function that puts another value there."""
-        *way, (kind, which) = self.keys
-        for key in way:
-            holder = _follow(holder, key)
-        at: Any = holder
-        if kind == "item":
-            return functools.partial(at.__setitem__, which)
-        if kind == "cell":
-            return functools.partial(setattr, at.__closure__[which], "cell_contents")
-        return functools.partial(setattr, at, which)
+        owner, _ = self._last_two(holder)
+        return functools.partial(kind_of(owner).write, owner, self.way[-1])
+
+    def _last_two(self, value: object) -> tuple[object, object]:
+        before, path = value, _ROOT
+        for step in self.way:
+            before, value, path = value, _inside(value, path)[step], step
+        return before, value
 
 
+_ROOT = StatePath.of("")
 Places = dict[str, tuple[list[Place], list[Place]]]  # by variable: of batches, and of numbers
 
 
@@ -153,8 +173,8 @@ def differing_places(first: object, second: object) -> tuple[list[Place], list[P
     """
     batches: list[Place] = []
     numbers: list[Place] = []
-    for keys, one, other in _pairs(first, second, (), 0):
-        place = Place(keys, ".".join(str(which) for _, which in keys if isinstance(which, str)))
+    for way, one, other in _pairs(first, second, (), 0):
+        place = Place(way, ".".join(str(step.name) for step in way if isinstance(step.name, str)))
         if is_given(one) and is_given(other):
             batches.append(place)
         elif isinstance(one, SCALARS) and type(one) is type(other) and one != other:
@@ -163,60 +183,22 @@ def differing_places(first: object, second: object) -> tuple[list[Place], list[P
 
 
 def _pairs(
-    one: object, other: object, keys: tuple[Key, ...], depth: int
-) -> Iterator[tuple[tuple[Key, ...], object, object]]:
+    one: object, other: object, way: tuple[StatePath, ...], depth: int
+) -> Iterator[tuple[tuple[StatePath, ...], object, object]]:
     """Values that can be set, in both objects; none inside a batch."""
     if one is other or type(one) is not type(other) or depth > _DEEPEST:
         return
-    for key, value in _inside(one):
-        try:
-            matching = _follow(other, key)
-        except LookupError:
-            continue
+    path = way[-1] if way else _ROOT
+    others = _inside(other, path)
+    for step, value in _inside(one, path).items():
+        matching = others.get(step, value)
         if value is matching:
             continue
-        way = (*keys, key)
         is_leaf = isinstance(value, (torch.Tensor, *SCALARS))
-        if key[0] != "part" and (is_leaf or is_given(value)):
-            yield way, value, matching
+        if not isinstance(one, (functools.partial, tuple)) and (is_leaf or is_given(value)):
+            yield (*way, step), value, matching
         elif not is_leaf:
-            yield from _pairs(value, matching, way, depth + 1)
-
-
-def _inside(holder: object) -> Iterator[tuple[Key, object]]:
-    """What an object holds; "part" is what cannot be set."""
-    if isinstance(holder, (torch.nn.Module, torch.optim.Optimizer, torch.Tensor, MethodType, type)):
-        return
-    if isinstance(holder, functools.partial):
-        yield ("part", "func"), holder.func
-        yield ("part", "args"), holder.args
-        yield ("part", "keywords"), holder.keywords
-    elif isinstance(holder, FunctionType):
-        for number, cell in enumerate(holder.__closure__ or ()):
-            try:
-                yield ("cell", number), cell.cell_contents
-            except ValueError:  # not bound yet
-                continue
-    elif isinstance(holder, Mapping):
-        yield from ((("item", key), value) for key, value in holder.items())
-    elif isinstance(holder, (list, tuple)):
-        kind = "item" if isinstance(holder, list) else "part"
-        yield from (((kind, number), value) for number, value in enumerate(holder))
-    elif isinstance(own := getattr(holder, "__dict__", None), dict):
-        yield from ((("attribute", name), value) for name, value in own.items())
-
-
-def _follow(holder: Any, key: Key) -> object:
-    kind, which = key
-    if kind == "cell":
-        cells: Sequence[Any] = holder.__closure__ or ()
-        return cells[which].cell_contents
-    if kind == "attribute" or (kind == "part" and isinstance(which, str)):
-        try:
-            return getattr(holder, which)
-        except AttributeError as error:
-            raise LookupError(which) from error
-    return holder[which]
+            yield from _pairs(value, matching, (*way, step), depth + 1)
 
 
 @dataclass

@@ -89,3 +89,14 @@ def test_a_batch_in_a_tuple_alone_cannot_be_put_in_anew() -> None:
         *(functools.partial(print, torch.ones(2)) for _ in range(2))
     )
     assert (batches, numbers) == ([], [])
+
+
+def test_a_batch_in_a_variable_of_a_closure_is_put_in_anew() -> None:
+    def closure_over(batch: torch.Tensor) -> object:
+        return lambda: batch
+
+    first, second = (closure_over(torch.full((2,), n)) for n in (1.0, 2.0))
+    ((place,), _) = differing_places(first, second)
+    assert place.name == "batch"
+    place.setter(first)(place.value(second))
+    assert first() is second()  # type: ignore[operator]

@@ -19,7 +19,7 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from graphdoctor.target.state.kinds.kind import Kind, Restore, Surroundings, Visit
 from graphdoctor.target.state.kinds.objects import Object
 from graphdoctor.target.state.kinds.written import MISSING, saved_dict, saved_names
-from graphdoctor.target.state.paths import By
+from graphdoctor.target.state.paths import By, StatePath
 from graphdoctor.target.state.saved_tensor import Saving
 from graphdoctor.target.state.variables import class_members, global_names, is_user_class, names_in
 
@@ -39,6 +39,15 @@ class Function(Kind):
     def save(self, value: Any, saving: Saving) -> Iterator[Restore]:
         yield saved_dict(vars(value))
         yield from (saved_names(namespace, names) for namespace, names in global_names(value))
+
+    def write(self, value: Any, path: StatePath, new: object) -> None:
+        name = path.own_name
+        if name in names_in(value):
+            value.__closure__[names_in(value).index(name)].cell_contents = new
+            return
+        others = (namespace for namespace, names in global_names(value) if name in names)
+        for namespace in [each for each in (vars(value), *others) if name in each][:1]:
+            namespace[name] = new
 
 
 def variables_of(function: FunctionType, walk: Surroundings) -> Iterator[Visit]:
@@ -62,6 +71,9 @@ class Cell(Kind):
 
     def save(self, value: Any, saving: Saving) -> Iterable[Restore]:
         return (saved_cell(value),)
+
+    def write(self, value: Any, path: StatePath, new: object) -> None:
+        value.cell_contents = new
 
 
 def saved_cell(cell: CellType) -> Restore:
@@ -120,6 +132,10 @@ class Class(Kind):
 
     def save(self, value: Any, saving: Saving) -> Iterable[Restore]:
         return (saved_class(value),) if is_user_class(value) else ()
+
+    def write(self, value: Any, path: StatePath, new: object) -> None:
+        if path.name in vars(value):
+            type.__setattr__(value, str(path.name), new)
 
 
 def saved_class(cls: type) -> Restore:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from graphdoctor.target.state.kinds.kind import Digest, Restore, Surroundings, Visit
 from graphdoctor.target.state.kinds.node import Node, Parts, key_step
 from graphdoctor.target.state.kinds.objects import Object
-from graphdoctor.target.state.kinds.written import dict_of, put_items, saved_dict
+from graphdoctor.target.state.kinds.written import MISSING, dict_of, put_items, saved_dict
+from graphdoctor.target.state.paths import By, StatePath
 from graphdoctor.target.state.plain import SCALARS, is_data
 from graphdoctor.target.state.saved_tensor import Saving
 
@@ -82,6 +84,15 @@ class Dict(Container):
                 objects.append(Visit(path.attribute("keys").item(index), key, False))
         yield from objects
 
+    def write(self, value: Any, path: StatePath, new: object) -> None:
+        key: Any = path.name
+        if path.by is By.OBJECT:
+            key = next(islice(value, key.place, None), MISSING)
+        if path.by is By.ATTRIBUTE:
+            super().write(value, path, new)
+        elif key in value:
+            dict.__setitem__(value, key, new)
+
     def pairs(self, value: Any) -> list[tuple[Any, object]]:
         return list(dict_of(self.cls).items(value))
 
@@ -117,6 +128,13 @@ class Sequence(Container):
             return super().digest(value)
         alike = f" of {hash(tuple(value)):x}" if len(value) <= _DATA else ""
         return Digest(f"{len(value)} values{alike}", "contents")
+
+    def write(self, value: Any, path: StatePath, new: object) -> None:
+        kind: Any = self.types[0]
+        if path.by is not By.ITEM:
+            super().write(value, path, new)
+        elif kind is not tuple and path.name in range(len(value)):
+            kind.__setitem__(value, path.name, new)
 
     def node(self, value: Any, into_objects: bool) -> Node:
         make = partial(self.blank, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.kinds.node import Node
 from graphdoctor.target.state.paths import Measure, StatePath
 from graphdoctor.target.state.plain import STREAMS
@@ -73,6 +74,12 @@ class Kind:
     def save(self, value: Any, saving: Saving) -> Iterable[Restore]:
         """Functions that put back what the object holds itself, in place and past any override."""
         return ()
+
+    def write(self, value: Any, path: StatePath, new: object) -> None:
+        """Put another one in the place of a child, past any override; nothing where it has no such child."""
+        name: Any = path.name
+        if name in (own := attributes(value)):
+            own[name] = new
 
     def open(self, value: Any, *, into_objects: bool) -> Node | None:
         """What it holds as an input or output, and how another is made; None of a leaf.

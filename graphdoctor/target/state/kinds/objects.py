@@ -24,6 +24,7 @@ from graphdoctor.target.state.attributes import (
 from graphdoctor.target.state.kinds.kind import Kind, Restore, Surroundings, Visit
 from graphdoctor.target.state.kinds.node import Node, key_step
 from graphdoctor.target.state.kinds.written import saved_dict, saved_slots
+from graphdoctor.target.state.paths import StatePath
 from graphdoctor.target.state.saved_tensor import Saving
 from graphdoctor.target.state.variables import is_user_class
 from graphdoctor.values.locations import is_library
@@ -46,6 +47,13 @@ class Object(Kind):
 
     def save(self, value: Any, saving: Saving) -> Iterable[Restore]:
         return self.save_parts(value) if self.is_state else ()
+
+    def write(self, value: Any, path: StatePath, new: object) -> None:
+        slot = slots(value).get(str(path.name)) if self.is_state else None
+        if slot is None:
+            super().write(value, path, new)
+        else:
+            slot.__set__(value, new)
 
     def open(self, value: Any, *, into_objects: bool) -> Node | None:
         if is_stateful_type(self.cls):
