@@ -174,7 +174,8 @@ def differing_places(first: object, second: object) -> tuple[list[Place], list[P
     batches: list[Place] = []
     numbers: list[Place] = []
     for way, one, other in _pairs(first, second, (), 0):
-        place = Place(way, ".".join(str(step.name) for step in way if isinstance(step.name, str)))
+        names = [step.name for step in dict.fromkeys(way)]  # a variable has the path of its cell
+        place = Place(way, ".".join(name for name in names if isinstance(name, str)))
         if is_given(one) and is_given(other):
             batches.append(place)
         elif isinstance(one, SCALARS) and type(one) is type(other) and one != other:
