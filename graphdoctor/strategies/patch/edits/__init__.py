@@ -5,6 +5,7 @@ from __future__ import annotations
 from graphdoctor.strategies.patch.edits.capture_decode import CaptureDecode
 from graphdoctor.strategies.patch.edits.capture_generate import CaptureGenerate
 from graphdoctor.strategies.patch.edits.capture_model import CaptureModel
+from graphdoctor.strategies.patch.edits.capture_returns import CaptureReturns
 from graphdoctor.strategies.patch.edits.capture_step import CaptureStep
 from graphdoctor.strategies.patch.edits.capture_trainer import CaptureTrainer
 from graphdoctor.strategies.patch.edits.edit import Edit
@@ -14,6 +15,7 @@ from graphdoctor.strategies.patch.edits.static_cache import StaticCache
 EDITS: tuple[Edit, ...] = (
     CaptureGenerate(),
     StaticCache(),
+    CaptureReturns(),
     CaptureStep(),
     CaptureTrainer(),
     CaptureDecode(),

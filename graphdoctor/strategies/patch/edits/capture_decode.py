@@ -39,7 +39,8 @@ _ACTS = ("act", "policy_step", "captured_step")
 _LOOPS = (ast.For, ast.While)
 _JOINS = frozenset({"cat", "concat", "concatenate", "hstack", "append"})  # what gets longer
 _ON_HOST = frozenset({"item", "tolist", "cpu", "numpy", "print", "decode", "append", "write"})
-_MODES = frozenset({"no_grad", "inference_mode"})
+_RANGES = frozenset({"range", "reversed", "len", "size"})
+MODES = frozenset({"no_grad", "inference_mode"})
 _WITHOUT_GRADIENTS = replace(CAPTURE, decorator=f"{CAPTURE.decorator}\n@torch.no_grad()")
 # Of a tensor with gradients, these are values without any.
 _VALUES = frozenset(
@@ -199,15 +200,15 @@ def _to_the_token(span: Span) -> Span:
     """With the statements below that compute with what the call gives. Raises NoProposal."""
     assert span.loop is not None
     statement = span.block[span.first]
-    if not _computes(statement) and read_on_host(statement) is None:
+    if not computes(statement) and read_on_host(statement) is None:
         raise NoProposal("the statement that calls the model does more than to bind its result")
     if waits := _waits(statement, is_rewritten=True):
         raise NoProposal(f"the host waits for `{waits}()` in the statement that calls the model")
-    counters = {*_counters(span.around)}
+    counters = {*counted_by(span.around)}
     if counted := Names([statement]).early & counters:
         raise NoProposal(f"it reads the loop's counter `{min(counted)}`: count in a GPU tensor")
     made, last = Names([statement]).stored, span.first
-    on_gpu = _computes(statement)
+    on_gpu = computes(statement)
     while on_gpu and last + 1 < len(span.block):
         statement = span.block[last + 1]
         names = Names([statement])
@@ -215,7 +216,7 @@ def _to_the_token(span: Span) -> Span:
             break
         if _grows(statement) or _waits(statement, is_rewritten=True):
             break
-        on_gpu = _computes(statement, made)
+        on_gpu = computes(statement, made)
         if not on_gpu and read_on_host(statement) is None:
             break
         made, last = made | names.stored, last + 1
@@ -230,7 +231,7 @@ def _is_without_gradients(span: Span) -> bool:
     decorators = getattr(span.owner, "decorator_list", [])
     around = [each for each in span.around if isinstance(each, ast.With)]
     headers = [*decorators, *(item.context_expr for each in around for item in each.items)]
-    return any(called(each) & _MODES for each in headers)
+    return any(called(each) & MODES for each in headers)
 
 
 def _differentiated(span: Span, parts: Parts) -> str:
@@ -261,15 +262,20 @@ def _made_from(names: set[str], loop: ast.stmt) -> set[str]:
     return made
 
 
-def _computes(statement: ast.stmt, made: Container[str] = ()) -> bool:
-    """Whether it only binds variables to what the GPU may compute, be it in branches.
+def computes(statement: ast.stmt, made: Container[str] = ()) -> bool:
+    """Whether it only binds variables to what the GPU may compute, be it in branches or loops over ranges.
 
     In place it changes nothing but what was `made` just before.
     """
     if leaves([statement]) or called(statement) & _ON_HOST:
         return False
     if isinstance(statement, ast.If):
-        return all(_computes(each, made) for each in (*statement.body, *statement.orelse))
+        return all(computes(each, made) for each in (*statement.body, *statement.orelse))
+    if isinstance(statement, ast.For):
+        is_range = called(statement.iter) & {"range"} and called(statement.iter) <= _RANGES
+        return bool(is_range) and all(
+            computes(s, made) for s in (*statement.body, *statement.orelse)
+        )
     if isinstance(statement, ast.AugAssign):
         return isinstance(statement.target, ast.Name) and statement.target.id in made
     if isinstance(statement, ast.Assign):
@@ -297,7 +303,7 @@ def _grows(statement: ast.stmt) -> bool:
     return bool(called(statement) & _JOINS) and bool(names.stored & names.loaded)
 
 
-def _counters(around: Sequence[ast.stmt]) -> Iterator[str]:
+def counted_by(around: Sequence[ast.stmt]) -> Iterator[str]:
     """Python numbers that loops count."""
     for loop in around:
         if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
@@ -341,13 +347,13 @@ def _function(span: Span, text: str) -> tuple[ast.FunctionDef, int | None]:
                 continue
             if _trains(loop):
                 return owner, statement.lineno
-            if (is_method and decorators) or not decorators <= _MODES:
+            if (is_method and decorators) or not decorators <= MODES:
                 raise NoProposal(f"`{owner.name}()` has other decorators")
             if called(owner) & _ON_HOST or Names(owner.body).suspends:
                 raise NoProposal(f"`{owner.name}()` reads or shows values on the host")
             if waits := next(filter(None, map(_waits, owner.body)), ""):
                 raise NoProposal(f"the host waits for `{waits}()` in `{owner.name}()`")
-            if counters := given & {*_counters([loop])}:
+            if counters := given & {*counted_by([loop])}:
                 raise NoProposal(
                     f"it is given the loop's counter `{min(counters)}`: count in a GPU tensor"
                 )

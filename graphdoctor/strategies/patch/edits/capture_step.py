@@ -82,7 +82,7 @@ class CaptureStep:
         if is_library(file):
             raise NoProposal("its loop is in a library")
         text = source_of(file)
-        span = _span(text, step)
+        span = span_of_step(text, step)
         updated = _with_updates(span, text)
         try:
             return self._proposal(step, text, updated)
@@ -130,7 +130,7 @@ class CaptureStep:
         )
 
 
-def _span(text: str, step: ProgramStep) -> Span:
+def span_of_step(text: str, step: ProgramStep) -> Span:
     """The step's statements, as the file has them now."""
     file, first, last = step.location.file, step.location.line, step.last_line
     for code in codes_in(compile(text, file, "exec")):
@@ -292,7 +292,7 @@ class Extraction:
         """The statements of the step's function that run before the step."""
         found: list[ast.stmt] = []
         for holder in self.span.around:
-            block = _block_with(holder, self.span)
+            block = block_with(holder, self.span)
             found += block[: block.index(holder)]
         return [*found, *self.span.block[: self.span.first], *self.parts.prepared]
 
@@ -426,7 +426,7 @@ class Extraction:
             if isinstance(holder, (ast.For, ast.While)):
                 head = [ast.Expr(holder.test)] if isinstance(holder, ast.While) else []
                 live |= Names([*rest, *head, *start]).early
-            block = _block_with(holder, span)
+            block = block_with(holder, span)
             index = block.index(holder)
             rest += block[index + 1 :]
             start = [*block[:index], *start]
@@ -455,7 +455,7 @@ def _in_order(group: Group, names: set[str]) -> list[str]:
     return [*dict.fromkeys(n.id for n in nodes if n.id in names)]
 
 
-def _block_with(holder: ast.stmt, span: Span) -> list[ast.stmt]:
+def block_with(holder: ast.stmt, span: Span) -> list[ast.stmt]:
     """The statements among which a compound statement around the step stands."""
     for node in ast.walk(span.owner):
         for name in ("body", "orelse", "finalbody"):

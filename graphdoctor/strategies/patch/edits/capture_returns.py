@@ -1,0 +1,145 @@
+"""The loop that computes returns from a rollout -> a function beside that of the training step, captured as well.
+
+An agent that learns from a rollout runs small operators for each of its steps, without gradients, before it trains.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import torch
+
+from graphdoctor.strategies.patch.edits.capture_decode import MODES, computes, counted_by
+from graphdoctor.strategies.patch.edits.capture_step import (
+    CAPTURE,
+    CaptureStep,
+    Extraction,
+    block_with,
+    span_of_step,
+)
+from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.source import source_of
+from graphdoctor.strategies.patch.step_parts import as_one_group, called
+from graphdoctor.target.program.names import Names, names_outside
+from graphdoctor.target.program.statements import Span
+from graphdoctor.values.program import Exactness, ProgramStep
+
+_NAMES = ("compute_returns", "estimate_returns", "captured_returns")
+_PYTHON = frozenset({"range", "reversed", "len", "min", "max"})
+_FILLS = frozenset({"append", "appendleft", "extend", "insert", "clear", "pop"})
+
+
+class CaptureReturns:
+    """Captures a training step, and what computes its returns in the loop around it."""
+
+    name = "capture the step and the returns"
+    cures: tuple[str, ...] = CaptureStep.cures
+    exactness: Exactness = CaptureStep.exactness
+
+    def propose(self, step: ProgramStep) -> Proposal:
+        proposal = CaptureStep().propose(step)
+        file = step.location.file
+        text = source_of(file)
+        span = _span_of_returns(span_of_step(text, step))
+        extraction = Extraction(
+            file,
+            text,
+            span,
+            as_one_group(span.block, text),
+            frozenset(step.host_values),
+            frozenset(module.expression for module in step.modules),
+            CAPTURE,
+            stems=_NAMES,
+        )
+        (name,) = extraction.names
+        return replace(
+            proposal,
+            edit=self.name,
+            changes=(*proposal.changes, *extraction.changes()),
+            clause=f"{proposal.clause}; `{name}()` computes the returns before it, replayed as a graph, too",
+        )
+
+
+def _span_of_returns(step: Span) -> Span:
+    """The block without gradients that loops over a rollout for the step. Raises NoProposal."""
+    for depth, holder in enumerate(step.around):
+        block = block_with(holder, step)
+        for number, statement in enumerate(block[: block.index(holder)]):
+            if not isinstance(statement, ast.With) or not _is_rollout(statement):
+                continue
+            body = tuple(statement.body)
+            span = replace(
+                step,
+                block=body,
+                first=0,
+                last=len(body) - 1,
+                around=(*step.around[:depth], statement),
+                last_line=statement.end_lineno or 0,
+            )
+            if _made_in(body) & Names(block[number + 1 :]).early and not _varies(span):
+                return span
+    raise NoProposal("no loop without gradients computes returns for it")
+
+
+def _is_rollout(block: ast.With) -> bool:
+    """Whether all that a block does is to bind what the GPU may compute, some of it in a loop over a range."""
+    if not any(called(item.context_expr) & MODES for item in block.items):
+        return False
+    made = _made_in(block.body)
+    loops = [n for statement in block.body for n in ast.walk(statement) if isinstance(n, ast.For)]
+    inside = [call for loop in loops for call in _calls([loop])]
+    of_numpy = (ast.unparse(call.func).startswith(("np.", "numpy.")) for call in _calls(block.body))
+    return (
+        bool(loops)
+        and all(computes(statement, made) for statement in block.body)
+        and all(map(_is_of_tensors, inside))
+        and not any(of_numpy)
+    )
+
+
+def _made_in(statements: Iterable[ast.stmt]) -> set[str]:
+    """The variables that statements bind, or of which they write parts."""
+    nodes = [n for each in statements for n in ast.walk(each)]
+    targets = [n.value if isinstance(n, ast.Subscript) else n for n in nodes if _is_bound(n)]
+    return {n.id for n in targets if isinstance(n, ast.Name)}
+
+
+def _is_bound(node: ast.AST) -> bool:
+    return isinstance(getattr(node, "ctx", None), ast.Store)
+
+
+def _calls(statements: Iterable[ast.stmt]) -> Iterator[ast.Call]:
+    return (n for each in statements for n in ast.walk(each) if isinstance(n, ast.Call))
+
+
+def _is_of_tensors(call: ast.Call) -> bool:
+    """Whether it is a method of tensors, a function of torch, or one that only counts."""
+    if isinstance(call.func, ast.Name):
+        return call.func.id in _PYTHON
+    name = ast.unparse(call.func)
+    return name.startswith("torch.") or hasattr(torch.Tensor, name.rpartition(".")[2])
+
+
+def _varies(span: Span) -> bool:
+    """Whether its calls differ in a number or in the length of a list, each of which would need its own graph."""
+    around = span.loop or span.owner
+    early = Names(span.block).early
+    ranges = [n.iter for s in span.block for n in ast.walk(s) if isinstance(n, ast.For)]
+    counted = {*counted_by(span.around)} | {
+        n.target.id
+        for n in ast.walk(around)
+        if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
+    }
+    filled = {
+        n.func.value.id
+        for n in ast.walk(span.owner)
+        if isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and isinstance(n.func.value, ast.Name)
+        and n.func.attr in _FILLS
+    }
+    bound = names_outside(around, span.block, ast.Store)
+    lengths = Names([ast.Expr(each) for each in ranges]).loaded
+    return bool(early & (counted | filled) or lengths & bound)
