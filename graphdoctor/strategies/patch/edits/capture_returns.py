@@ -110,7 +110,7 @@ def _is_bound(node: ast.AST) -> bool:
     return isinstance(getattr(node, "ctx", None), ast.Store)
 
 
-def _calls(statements: Iterable[ast.stmt]) -> Iterator[ast.Call]:
+def _calls(statements: Iterable[ast.AST]) -> Iterator[ast.Call]:
     return (n for each in statements for n in ast.walk(each) if isinstance(n, ast.Call))
 
 
@@ -123,23 +123,29 @@ def _is_of_tensors(call: ast.Call) -> bool:
 
 
 def _varies(span: Span) -> bool:
-    """Whether its calls differ in a number or in the length of a list, each of which would need its own graph."""
+    """Whether its calls differ in a number, a list or a branch, each of which would need its own graph."""
     around = span.loop or span.owner
-    early = Names(span.block).early
-    ranges = [n.iter for s in span.block for n in ast.walk(s) if isinstance(n, ast.For)]
+    nodes = [n for each in span.block for n in ast.walk(each)]
+    loops = [n for n in nodes if isinstance(n, ast.For)]
+    tests = [n.test for n in nodes if isinstance(n, (ast.If, ast.IfExp))]
     counted = {*counted_by(span.around)} | {
         n.target.id
         for n in ast.walk(around)
         if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
     }
     filled = {
-        n.func.value.id
-        for n in ast.walk(span.owner)
-        if isinstance(n, ast.Call)
-        and isinstance(n.func, ast.Attribute)
-        and isinstance(n.func.value, ast.Name)
-        and n.func.attr in _FILLS
+        call.func.value.id
+        for call in _calls([around])
+        if isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Name)
+        and call.func.attr in _FILLS
     }
-    bound = names_outside(around, span.block, ast.Store)
-    lengths = Names([ast.Expr(each) for each in ranges]).loaded
-    return bool(early & (counted | filled) or lengths & bound)
+    rounds = Names([ast.Assign([loop.target], ast.Constant(0)) for loop in loops]).stored
+    bound = names_outside(around, span.block, ast.Store) | _made_in(span.block) - rounds
+    deciding = [*(loop.iter for loop in loops), *tests]
+    reads_part = any(isinstance(n, ast.Subscript) for test in tests for n in ast.walk(test))
+    return bool(
+        reads_part
+        or Names(span.block).early & (counted | filled)
+        or Names([ast.Expr(each) for each in deciding]).loaded & bound
+    )
