@@ -11,7 +11,7 @@ import pytest
 
 from graphdoctor.target.program.studies import Studies
 from graphdoctor.target.state.snapshot import snapshot
-from graphdoctor.values.errors import Interrupted
+from graphdoctor.values.errors import Interrupted, NotReached
 from graphdoctor.values.options import Bounds
 from tests.support.programs import run
 from tests.support.reports import PARTLY_SAFE
@@ -38,7 +38,8 @@ def test_a_step_whose_diagnosis_is_interrupted_is_said_to_be() -> None:
     step = kept_step()
     with pytest.raises(KeyboardInterrupt):
         studies.finish(step)
-    assert (step.reason, step.is_done) == ("Its diagnosis was interrupted.", True)
+    assert isinstance(step.outcome, NotReached) and step.is_done
+    assert str(step.outcome) == "Its diagnosis was interrupted."
     assert not studies.is_busy
 
 
