@@ -13,7 +13,7 @@ from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.state.attributes import attributes, is_stateful
 from graphdoctor.target.state.paths import By
 from graphdoctor.target.state.tree import Tree
-from graphdoctor.target.state.variables import mentions
+from graphdoctor.target.state.variables import mentioned
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.target import Inputs
 
@@ -40,7 +40,7 @@ def roots_of(step: object) -> dict[str, object]:
     for path, value, _ in Walk({"step": step}):
         is_known = any(value is seen for seen in named.values())
         if path.by is By.NAME and is_stateful(value) and not is_known:
-            named.setdefault(str(path).partition("#")[0], value)
+            named.setdefault(path.own_name, value)
     return {**named, "step": step}
 
 
@@ -104,4 +104,4 @@ def trains(step: object, roots: Mapping[str, object]) -> bool:
     function = step.__func__ if isinstance(step, MethodType) else step
     if isinstance(function, partial):
         function = function.func
-    return isinstance(function, FunctionType) and "backward" in mentions(function)
+    return isinstance(function, FunctionType) and "backward" in mentioned(function.__code__)

@@ -30,7 +30,7 @@ class PythonChanges:
         self._glue_before: dict[str, object] = {}
 
     def before_python(self) -> None:
-        self._before = _without_gradients(named_tensors(self._roots))
+        self._before = named_tensors(self._roots, with_gradients=False)
         self._glue_before = self._glue_state()
 
     def after_python(self, watch: Watch) -> None:
@@ -44,21 +44,15 @@ class PythonChanges:
                     f"the step changes {path} in Python, on which {owner} depends; "
                     "Python between the graphs is not run again"
                 )
-        now = _without_gradients(named_tensors(self._roots))
+        now = named_tensors(self._roots, with_gradients=False)
         for path in self._before.keys() | now.keys():
             if self._before.get(path) is not now.get(path):
                 self.rebound[path] = now.get(path)
 
     def _glue_state(self) -> dict[str, object]:
-        tensors, values = named_state(self._glue)
-        state: dict[str, object] = dict(values)
-        state.update(_without_gradients(tensors))
-        return state
-
-
-def _without_gradients(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Gradients come and go in every step; `Gradients` keeps track of them."""
-    return {path: tensor for path, tensor in tensors.items() if not path.endswith(".grad")}
+        # Gradients come and go in every step; `Gradients` keeps track of them.
+        tensors, values = named_state(self._glue, with_gradients=False)
+        return {**values, **tensors}
 
 
 def _is_same(before: object, after: object) -> bool:

@@ -151,9 +151,9 @@ class SavedSteps:
 
 def _identities(roots: Mapping[str, object]) -> dict[str, object]:
     """The memory of every tensor by path, but for gradients, which steps make anew."""
-    named = named_tensors(roots)
+    named = named_tensors(roots, with_gradients=False)
     with torch._C.DisableTorchFunction():
-        return {p: memory_of([t]) for p, t in named.items() if not p.endswith(".grad")}
+        return {path: memory_of([tensor]) for path, tensor in named.items()}
 
 
 def _is_same(one: object, other: object) -> bool:

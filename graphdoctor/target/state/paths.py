@@ -68,6 +68,10 @@ class StatePath(NamedTuple):
         return self.parent if self.by is By.MEASURE and self.parent is not None else self
 
     @property
+    def is_gradient(self) -> bool:
+        return self.by is By.ATTRIBUTE and self.name == "grad"
+
+    @property
     def own_name(self) -> str:
         """What code calls it: "calls" of "model.calls", "seen" of "len(seen)" and of "seen[0]"."""
         path = self.inner

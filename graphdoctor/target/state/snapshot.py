@@ -81,12 +81,14 @@ def snapshot(roots: Mapping[str, object], *, memory: Memory = USERS_MEMORY) -> S
     return Snapshot([*saved, *saving.last, contents], tuple(limits))
 
 
-def named_tensors(roots: Mapping[str, object]) -> dict[str, torch.Tensor]:
+def named_tensors(
+    roots: Mapping[str, object], *, with_gradients: bool = True
+) -> dict[str, torch.Tensor]:
     """Every tensor that the roots reach, by path, such as "model.weight.grad"."""
     tensors: dict[str, torch.Tensor] = {}
     with plain_torch():
         for path, value, _ in Walk(roots, with_empty=False):
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and (with_gradients or not path.is_gradient):
                 tensors[unused(str(path), tensors)] = value
     return tensors
 
@@ -97,7 +99,7 @@ def named_values(roots: Mapping[str, object]) -> dict[str, Value]:
 
 
 def named_state(
-    roots: Mapping[str, object], *, leaves: Container[int] = ()
+    roots: Mapping[str, object], *, leaves: Container[int] = (), with_gradients: bool = True
 ) -> tuple[dict[str, torch.Tensor], dict[str, Value]]:
     """The tensors and the values, found in one walk, which does not look into `leaves`, given by id."""
     tensors: dict[str, torch.Tensor] = {}
@@ -105,7 +107,8 @@ def named_state(
     with plain_torch():
         for path, value, shown in Walk(roots, with_empty=False, leaves=leaves):
             if isinstance(value, torch.Tensor):
-                tensors[unused(str(path), tensors)] = value
+                if with_gradients or not path.is_gradient:
+                    tensors[unused(str(path), tensors)] = value
             elif shown and (found := digest(value)) is not None:
                 values[unused(str(found.path_of(path)), values)] = found.value
     return tensors, values

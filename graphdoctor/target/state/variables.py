@@ -20,11 +20,6 @@ _BY_TEXT = frozenset(
 )
 
 
-def names_in(function: FunctionType) -> tuple[str, ...]:
-    """The closure's variables, in the order of its cells."""
-    return function.__code__.co_freevars
-
-
 def global_names(function: FunctionType) -> Iterator[tuple[Namespace, tuple[str, ...]]]:
     """Namespaces with the names in them that the function's code mentions.
 
@@ -33,19 +28,19 @@ def global_names(function: FunctionType) -> Iterator[tuple[Namespace, tuple[str,
     """
     if not is_user_file(function.__code__.co_filename):
         return
-    mentioned = _mentioned(function.__code__)
-    yield function.__globals__, mentioned
-    for found in _candidates(function, mentioned):
+    names = mentioned(function.__code__)
+    yield function.__globals__, names
+    for found in _candidates(function, names):
         if not isinstance(found, ModuleType):
             continue
-        used = tuple(name for name in mentioned if name in vars(found))
+        used = tuple(name for name in names if name in vars(found))
         if used and _is_user_module(found.__name__, getattr(found, "__file__", None)):
             yield vars(found), used
 
 
-def _candidates(function: FunctionType, mentioned: tuple[str, ...]) -> Iterator[object]:
+def _candidates(function: FunctionType, names: tuple[str, ...]) -> Iterator[object]:
     """What may be a module: a global, one that the function imports itself, or a variable of its closure."""
-    for name in mentioned:
+    for name in names:
         yield function.__globals__.get(name, sys.modules.get(name))
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # an empty cell
@@ -61,7 +56,7 @@ def attributes_read(function: FunctionType) -> dict[str, set[str]]:
     others: set[object] = set()
     for nested in function.__code__.co_consts:
         if isinstance(nested, CodeType):
-            others.update(_mentioned(nested), nested.co_freevars)
+            others.update(mentioned(nested), nested.co_freevars)
     code = [each for each in dis.get_instructions(function.__code__) if each.opcode != _LONG]
     for each, after in pairwise(code):
         if not isinstance(each.argval, str) or not each.opname.startswith("LOAD"):
@@ -82,7 +77,7 @@ def loads_method(instruction: dis.Instruction) -> bool:
     return in_one or instruction.opname == "LOAD_METHOD"
 
 
-def _mentioned(code: CodeType) -> tuple[str, ...]:
+def mentioned(code: CodeType) -> tuple[str, ...]:
     """Global and attribute names of a code object and of those nested in it, in order."""
     names: dict[str, None] = {}
     waiting = [code]
@@ -127,8 +122,3 @@ def class_members(cls: type) -> Iterator[tuple[str, object]]:
             yield from ((name, part) for part in (member.fget, member.fset) if part is not None)
         elif name != "_abc_impl":
             yield name, member
-
-
-def mentions(function: FunctionType) -> tuple[str, ...]:
-    """The global and attribute names in a function's own code."""
-    return _mentioned(function.__code__)

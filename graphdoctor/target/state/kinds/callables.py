@@ -21,7 +21,7 @@ from graphdoctor.target.state.kinds.objects import Object
 from graphdoctor.target.state.kinds.written import MISSING, saved_dict, saved_names
 from graphdoctor.target.state.paths import By, StatePath
 from graphdoctor.target.state.saved_tensor import Saving
-from graphdoctor.target.state.variables import class_members, global_names, is_user_class, names_in
+from graphdoctor.target.state.variables import class_members, global_names, is_user_class
 
 
 class Function(Kind):
@@ -41,9 +41,9 @@ class Function(Kind):
         yield from (saved_names(namespace, names) for namespace, names in global_names(value))
 
     def write(self, value: Any, path: StatePath, new: object) -> None:
-        name = path.own_name
-        if name in names_in(value):
-            value.__closure__[names_in(value).index(name)].cell_contents = new
+        name, closure = path.own_name, value.__code__.co_freevars
+        if name in closure:
+            value.__closure__[closure.index(name)].cell_contents = new
             return
         others = (namespace for namespace, names in global_names(value) if name in names)
         for namespace in [each for each in (vars(value), *others) if name in each][:1]:
@@ -52,7 +52,7 @@ class Function(Kind):
 
 def variables_of(function: FunctionType, walk: Surroundings) -> Iterator[Visit]:
     """What a function uses from outside, by its variables' own names: closure, then globals."""
-    for name, cell in zip(names_in(function), function.__closure__ or (), strict=True):
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         yield Visit(walk.variable(name, cell), cell)
     for namespace, names in global_names(function):
         for name in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
@@ -101,13 +102,13 @@ class Dict(Container):
 
     def node(self, value: Any, into_objects: bool) -> Node:
         pairs = self.pairs(value)
-        keys = [key for key, _ in pairs]
-
-        def put(made: Any, parts: list[object]) -> None:
-            put_items(made, list(zip(keys, parts, strict=True)))
-
         content = [(key_step(key), part) for key, part in pairs]
-        return Node(value, content, partial(self.blank, value), put, self.own(value))
+        keys = [key for key, _ in pairs]
+        make, put = partial(self.blank, value), partial(self.fill, keys)
+        return Node(value, content, make, put, self.own(value))
+
+    def fill(self, keys: list[Any], made: Any, parts: list[object]) -> None:
+        put_items(made, list(zip(keys, parts, strict=True)))
 
     def blank(self, value: Any, _: object) -> object:
         made: Any = dict_of(self.cls).__new__(self.cls)
@@ -198,8 +199,7 @@ class Tuple(Sequence, Fixed):
     types = (tuple,)
 
     def node(self, value: Any, into_objects: bool) -> Node:
-        make = partial(self.blank, value)
-        return Node(value, self.content(value), make, None, self.own(value))
+        return replace(super().node(value, into_objects), put=None)
 
     def content(self, value: Any) -> Parts:
         names = getattr(self.cls, "_fields", None)
@@ -214,18 +214,17 @@ class Tuple(Sequence, Fixed):
             return self.cls(parts)
 
 
-class View(Fixed, Dict):
+class View(Dict, Fixed):
     """A mapping that is written to through another one."""
 
     types: ClassVar[tuple[type, ...]] = (MappingProxyType,)
+    save = Fixed.save
 
     def pairs(self, value: Any) -> list[tuple[Any, object]]:
         return list(value.items())
 
     def node(self, value: Any, into_objects: bool) -> Node:
-        pairs = self.pairs(value)
-        content = [(key_step(key), part) for key, part in pairs]
-        return Node(value, content, partial(self.blank, [key for key, _ in pairs]))
+        return replace(super().node(value, into_objects), put=None)
 
     def blank(self, value: Any, parts: Any) -> object:
         return MappingProxyType(dict(zip(value, parts, strict=True)))
