@@ -18,6 +18,7 @@ from graphdoctor.target.state.snapshot import named_tensors, plain_torch
 
 _OPTIMIZER_STATE = re.compile(r"\.state\[(.*)\]\.\w+$")
 _BOTH_WAYS = 2.0  # eager moves one way, the other run the other way
+_AMPLIFIED = 4.0  # Adam: (1 - beta1) / sqrt(1 - beta2) = 3.2 with its defaults, and with a margin
 _SEED = 1  # any number: which elements are rounded up
 
 
@@ -52,24 +53,26 @@ class OtherRounding:
     def aligned(self, runs: Iterable[Footprint]) -> Iterator[Footprint]:
         """What each step left behind, with eager's values where a gradient is noise, or 0 in truth.
 
-        A parameter and its optimizer's state keep theirs where they are farther from eager's than
-        so many steps of eager move them, and than the square of what rounding leaves of a gradient:
+        A parameter and its optimizer's state keep theirs where they are farther from eager's than what
+        their gradient's own distance does to a step of the optimizer. Where the gradient is 0 in truth, that is
+        as far as so many steps of eager move them, or the square of what rounding leaves of a gradient:
         a second moment holds squares, and another run's rounding may be many times eager's.
         """
         for index, seen in enumerate(runs):
             tensors = dict(seen.tensors)
             paths = _by_parameter(tensors)
             for path, near, rounded in self._rounded(index, seen):
-                tensors[path] = _chosen(near, self._expected[index].tensors[path], tensors[path])
-                if rounded is not None:
-                    for other in paths[path.removesuffix(".grad")]:
-                        self._align(index, other, rounded, tensors)
+                expected = self._expected[index].tensors[path]
+                relative = _relative_distance(expected, tensors[path])
+                tensors[path] = _chosen(near, expected, tensors[path])
+                for other in paths[path.removesuffix(".grad")]:
+                    self._align(index, other, relative * near, rounded, tensors)
             yield replace(seen, tensors=tensors)
 
     def _rounded(
         self, index: int, seen: Footprint
-    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:
-        """Gradients that differ, where by no more than noise, and where they are 0 in truth, if anywhere."""
+    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Gradients that differ, where by no more than noise, and where they are 0 in truth."""
         pairs = {
             path: (expected, found)
             for path, expected in self._expected[index].tensors.items()
@@ -88,30 +91,39 @@ class OtherRounding:
             rounded = (distance <= max(ULPS * eps * self._largest, noise)) & (distance > digits)
             near = rounded | ((distance > 0) & (distance <= noise))
             if bool(near.any()):
-                yield path, near, rounded if bool(rounded.any()) else None
+                yield path, near, rounded
 
     def _align(
-        self, index: int, path: str, rounded: torch.Tensor, tensors: dict[str, torch.Tensor]
+        self,
+        index: int,
+        path: str,
+        relative: torch.Tensor,
+        rounded: torch.Tensor,
+        tensors: dict[str, torch.Tensor],
     ) -> None:
+        """Give `path` eager's values where the distance of its gradient explains its own.
+
+        `relative` is the gradient's distance in parts of the gradient, 0 where that counts.
+        """
         expected = self._expected[index].tensors.get(path)
         if expected is None or not _are_alike(expected, tensors[path], rounded):
             return
         squared = (max(torch.finfo(expected.dtype).eps, self._eps) * self._largest) ** 2
         farthest = max(squared, _BOTH_WAYS * (index + 1) * self._moved(path, rounded))
-        is_near = (expected.double() - tensors[path].double()).abs() <= farthest
-        tensors[path] = _chosen(rounded & is_near, expected, tensors[path])
+        follows = _AMPLIFIED * relative * self._moved(path, relative > 0)
+        distance = (expected.double() - tensors[path].double()).abs()
+        is_near = distance <= torch.where(rounded, farthest, follows)
+        tensors[path] = _chosen(((relative > 0) | rounded) & is_near, expected, tensors[path])
 
     def _moved(self, path: str, where: torch.Tensor) -> float:
-        """How far eager moves these elements in a step, at most."""
+        """How far eager moves these elements in a step, at most; 0 where there are none."""
         seen = [each.tensors[path] for each in self._expected if path in each.tensors]
-        return max(
-            (
-                float((one.double() - other.double()).abs()[where].max())
-                for one, other in pairwise(seen)
-                if _are_alike(one, other)
-            ),
-            default=0.0,
-        )
+        moves = [
+            ((one.double() - other.double()).abs() * where).max()
+            for one, other in pairwise(seen)
+            if _are_alike(one, other)
+        ]
+        return max(values_of(moves), default=0.0)
 
     def _coarse(self, gap: Gap) -> Gap:
         return replace(gap, eps=max(gap.eps, self._eps)) if gap.eps else gap
@@ -138,6 +150,12 @@ def largest_gradient_of(footprints: Sequence[Footprint]) -> float:
         if path.endswith(".grad") and tensor.numel() and tensor.is_floating_point()
     ]
     return max(values_of(found), default=0.0)
+
+
+def _relative_distance(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The distance of each pair of elements in parts of the larger one; 0 where both are 0."""
+    larger = torch.maximum(one.abs(), other.abs()).double()
+    return (one.double() - other.double()).abs() / larger.clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def _are_alike(one: torch.Tensor, *others: torch.Tensor) -> bool:

@@ -116,6 +116,30 @@ def test_noise_of_a_gradient_is_left_out_and_its_parameter_is_compared() -> None
     assert [gap.path for gap in gaps_between(eager()[0], aligned)] == [KEY]
 
 
+@pytest.mark.parametrize(
+    ("noise", "parameter", "left"),
+    [
+        (1e-3, 0.1 + 3e-6, []),  # a step moves it by 0.1, its gradient is 1e-5 of itself away
+        (1e-3, 0.1 + 5e-6, [KEY]),  # as a learning rate does that stays what it was
+        (1e-6, 0.1 + 3e-6, [f"{KEY}.grad", KEY]),
+    ],
+)
+def test_a_parameter_moves_with_the_noise_of_its_gradient(
+    noise: float, parameter: float, left: list[str]
+) -> None:
+    def trained(gradient: float, parameter: float) -> Footprint:
+        return Footprint(
+            {f"{KEY}.grad": torch.tensor([gradient]), KEY: torch.tensor([parameter])}, {}, {}
+        )
+
+    expected = [trained(2.0, 0.1), trained(2.0, 0.0)]
+    replay = trained(2.0 * (1 + 1e-5), parameter)
+
+    (aligned,) = OtherRounding(expected, noise=noise).aligned([replay])
+
+    assert [gap.path for gap in gaps_between(expected[0], aligned)] == left
+
+
 def test_noise_is_at_most_half_the_digits_of_the_largest_gradient() -> None:
     replay = step(NOISE, 0.1, 5e-8)
     replay.tensors["model.weight.grad"][0] = 8.003
