@@ -362,9 +362,30 @@ def limits_of_an_environment(
     return [loss.item() for loss in losses], list(model.parameters())
 
 
+def gradient_penalty(wrap: Callable[[Any], Any]) -> tuple[list[float], list[torch.Tensor]]:
+    """As a WGAN-GP trains its critic: nodes of a backward pass are part of the graph of the next one."""
+    critic = nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1)).cuda()
+    optimizer = torch.optim.Adam(critic.parameters(), lr=1e-2)
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        point = x.view(-1, 16).requires_grad_(True)
+        (slope,) = torch.autograd.grad(critic(point).sum(), point, create_graph=True)
+        loss = (slope.norm(2, dim=1) - 1).square().mean() - critic(point).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step, losses = wrap(train_step), []
+    for i in range(CALLS):
+        losses.append(step(_numbers(8, 4, 4, seed=i).cuda()))
+    return [loss.item() for loss in losses], list(critic.parameters())
+
+
 @pytest.mark.parametrize(
     ("loop", "replays"),
     [
+        (gradient_penalty, 11),
         (limits_of_an_environment, 9),
         (results_in_attributes, 11),
         (hidden_state, 11),
@@ -390,7 +411,9 @@ def test_a_captured_step_trains_as_eager_does(loop: Loop, replays: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("loop", [a_sample_that_is_kept, results_in_attributes, hidden_state])
+@pytest.mark.parametrize(
+    "loop", [a_sample_that_is_kept, gradient_penalty, results_in_attributes, hidden_state]
+)
 def test_a_captured_step_trains_as_eager_does_on_a_gpu(loop: Loop) -> None:
     (losses, _), (found, _), step = in_eager_and_captured(loop)
     assert found == pytest.approx(losses, rel=2e-4, abs=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -109,6 +110,27 @@ def test_the_backward_pass_of_a_step_tells_once_of_what_is_held() -> None:
                 kept_by="`held` (line 1)",
             )
         ]
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_each_thread_numbers_the_nodes_that_it_makes(is_kept: bool) -> None:
+    """As the engine's thread of a GPU does with a gradient penalty."""
+    with EmulatedDevice() as device:
+        point = torch.ones(4, device="cuda", requires_grad=True)
+        kept = (point * point).sum()
+        told = Told()
+        earlier = EarlierGraphs(told)
+
+        def penalty() -> None:
+            with device.observed_by(earlier):
+                value = kept if is_kept else (point * point * point).sum()
+                (gradient,) = torch.autograd.grad(value, point, create_graph=True)
+                gradient.sum().backward()
+
+        thread = threading.Thread(target=penalty)
+        thread.start()
+        thread.join()
+        assert [event.name for event in told.events] == ["SumBackward0"] * is_kept
 
 
 takes_stream_of_capture = pytest.mark.skipif(

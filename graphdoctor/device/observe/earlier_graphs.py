@@ -7,6 +7,7 @@ the one that accumulates a parameter's gradient. No capture may depend on the de
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Protocol
@@ -44,9 +45,13 @@ class EarlierGraphs(Observer):
         self._device = device
         self._was_captured = was_captured
         self.first_node = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        # Each thread numbers its nodes by itself. The engine's thread of a GPU makes those of a gradient penalty.
+        self._first_of_threads = {threading.get_ident(): self.first_node}
         self._has_told = False
 
     def before(self, call: Call) -> None:
+        thread, now = threading.get_ident(), torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        made = range(self._first_of_threads.setdefault(thread, now - 1), now)  # the call has a node
         node = torch._C._current_autograd_node()
         if node is None or self._has_told:
             return
@@ -56,8 +61,8 @@ class EarlierGraphs(Observer):
             kept_by = metadata.get(_KEPT_BY, "")
             name = f"{_ACCUMULATION}, kept alive by {kept_by}" if kept_by else ""
         else:
-            is_earlier = number < self.first_node and not self._was_captured(number)
-            name, kept_by = node.name() if is_earlier else "", ""
+            is_made = number >= self.first_node or number in made or self._was_captured(number)
+            name, kept_by = "" if is_made else node.name(), ""
         if name:
             self._has_told = True
             self._device.event(EarlierGraph(name, refusal=LEGACY, kept_by=kept_by))
