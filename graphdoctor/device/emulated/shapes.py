@@ -14,9 +14,14 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
-from graphdoctor.device.observe.operators import Call, OperatorFacts, tensors_of, written_tensors
+from graphdoctor.device.observe.operators import (
+    Call,
+    OperatorFacts,
+    replaced,
+    tensors_of,
+    written_tensors,
+)
 from graphdoctor.device.observe.storages import StorageTable, Values
-from graphdoctor.device.observe.wider import each_tensor
 from graphdoctor.values.host_events import AssumedValue, HostEvent
 
 _META = torch.device("meta")
@@ -114,7 +119,7 @@ class Shapes:
             return self._new(meta, call) if given is None else call.inputs[given]
 
         self._mark_written(call, lost=True)
-        return each_tensor(shaped.made, placed)
+        return replaced(shaped.made, torch.Tensor, placed)
 
     def _on_meta(self, call: Call) -> Shaped:
         arguments = _seen_of(call.args), _seen_of(call.kwargs), _first_places(call)
@@ -223,8 +228,8 @@ def _on_meta(call: Call) -> Shaped:
         return found
 
     with torch._C.DisableTorchFunction():
-        args = each_tensor(call.args, twin)
-        kwargs = each_tensor(call.kwargs, twin)
+        args = replaced(call.args, torch.Tensor, twin)
+        kwargs = replaced(call.kwargs, torch.Tensor, twin)
         if "device" in kwargs:
             kwargs["device"] = _META
         for name in ("generator", "pin_memory"):
@@ -234,7 +239,7 @@ def _on_meta(call: Call) -> Shaped:
         if call.facts.base_name in _NARROW_ONLY:
             made = made.to(kwargs.get("out_dtype") or call.inputs[0].dtype)
         if call.facts.base_name in _CONTIGUOUS:
-            made = each_tensor(made, torch.Tensor.contiguous)
+            made = replaced(made, torch.Tensor, torch.Tensor.contiguous)
     return Shaped(made, given, tuple(twins.values()))
 
 

@@ -13,8 +13,8 @@ from graphdoctor.device.observe.collectives import (
     is_transfer,
 )
 from graphdoctor.device.observe.known_results import known_or_computed
-from graphdoctor.device.observe.operators import Call, tensors_of
-from graphdoctor.device.observe.wider import NARROW, each_tensor, is_slow_when_narrow, run_wider
+from graphdoctor.device.observe.operators import Call, replaced, tensors_of
+from graphdoctor.device.observe.wider import NARROW, is_slow_when_narrow, run_wider
 from graphdoctor.target.state.shared_memory import give_own_memory
 from graphdoctor.values.errors import CannotDoItHere
 
@@ -113,7 +113,7 @@ def _run_otherwise(call: Call, error: Exception) -> Any:
     why = _first_line(str(error))
     if call.facts.base_name in _COUNTS:
         dtype = call.inputs[0].dtype  # in any, counting gives whole numbers: the result is a GPU's
-        args = each_tensor(call.args, torch.Tensor.double)
+        args = replaced(call.args, torch.Tensor, torch.Tensor.double)
         return call.func(*args, **call.kwargs).to(dtype)
     if any(tensor.dtype in NARROW for tensor in call.inputs):
         try:
@@ -152,10 +152,12 @@ def _shape_only(call: Call) -> Any:
         return strided.zero_()
 
     with torch._C.DisableTorchFunction():
-        kwargs = each_tensor(call.kwargs, shape_of)
+        kwargs = replaced(call.kwargs, torch.Tensor, shape_of)
         if "device" in kwargs:
             kwargs["device"] = torch.device("meta")
-        return each_tensor(call.func(*each_tensor(call.args, shape_of), **kwargs), zeros)
+        return replaced(
+            call.func(*replaced(call.args, torch.Tensor, shape_of), **kwargs), torch.Tensor, zeros
+        )
 
 
 def _first_line(text: str) -> str:

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from graphdoctor.device.observe.operators import Call, tensors_of
+from graphdoctor.device.observe.operators import Call, replaced, tensors_of
 from graphdoctor.target.state.saved_tensor import Contents, contents_of
 from graphdoctor.target.state.shared_memory import (
     begin_of,
@@ -263,12 +263,8 @@ def _is_alone(tensor: torch.Tensor) -> bool:
 
 def _shared(result: Any) -> Any:
     """The same in memory that is copied as soon as somebody writes into it."""
-    if isinstance(result, (list, tuple)):
-        return type(result)(map(_shared, result))
-    if not isinstance(result, torch.Tensor):
-        return result
     with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
-        return copied_when_written(result)
+        return replaced(result, torch.Tensor, copied_when_written)
 
 
 def _bytes_of(result: Any) -> int:

@@ -134,12 +134,31 @@ def written_tensors(
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in an argument or result: itself, or those in a list or tuple."""
-    if isinstance(value, torch.Tensor):
+    """The tensors in an argument or result."""
+    return each_in(value, torch.Tensor)
+
+
+def each_in(value: Any, kind: Any) -> Iterator[Any]:
+    """What is of a class in an argument: itself, or items of a list, tuple or dictionary."""
+    if isinstance(value, kind):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensors_of(item)
+            yield from each_in(item, kind)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from each_in(item, kind)
+
+
+def replaced(value: Any, kind: Any, make: Callable[[Any], Any]) -> Any:
+    """The same argument with another of each that `each_in` gives. A dictionary is always a new one."""
+    if isinstance(value, kind):
+        return make(value)
+    if isinstance(value, dict):
+        return {name: replaced(item, kind, make) for name, item in value.items()}
+    if isinstance(value, (list, tuple)) and any(True for _ in each_in(value, kind)):
+        return type(value)([replaced(item, kind, make) for item in value])
+    return value
 
 
 def tensors_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:

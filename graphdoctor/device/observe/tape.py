@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from graphdoctor.device.observe.fallback import run_operator
 from graphdoctor.device.observe.operators import (
     Call,
     OperatorFacts,
-    tensors_of,
+    each_in,
+    replaced,
     tensors_of_call,
     written_tensors,
 )
@@ -81,26 +83,6 @@ class FromEntry:
             return tensor
         moved = int(tensor.storage_offset()) - then.offset
         return self.geometry.of(tensor.untyped_storage(), moved=moved)
-
-
-def each_source(value: Any, make: Callable[[FromEntry], Any]) -> Any:
-    """The same argument, with what comes from other entries replaced."""
-    if isinstance(value, FromEntry):
-        return make(value)
-    if isinstance(value, (list, tuple)) and any(True for _ in sources(value)):
-        return type(value)(each_source(item, make) for item in value)
-    return value
-
-
-def sources(value: Any) -> Iterator[FromEntry]:
-    if isinstance(value, FromEntry):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from sources(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from sources(item)
 
 
 # A GPU's own generator is where it was in eager, whatever the host has drawn meanwhile.
@@ -205,8 +187,12 @@ class TapeEntry:
         """The call once more; `made` are results of this replay."""
         args, kwargs = self.args, self.kwargs
         if made:
-            args = tuple(each_source(value, lambda source: source.of(made)) for value in args)
-            kwargs = {n: each_source(v, lambda source: source.of(made)) for n, v in kwargs.items()}
+            args = tuple(
+                replaced(value, FromEntry, lambda source: source.of(made)) for value in args
+            )
+            kwargs = {
+                n: replaced(v, FromEntry, lambda source: source.of(made)) for n, v in kwargs.items()
+            }
         call = Call(self.func, self.facts, args, kwargs)
         call.on_cuda = True
         return call
@@ -332,22 +318,19 @@ class Tape:
         )
 
     def _frozen(self, call: Call, *, by_value: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        args = tuple(self._freeze(value, by_value=by_value) for value in call.args)
-        return args, {n: self._freeze(v, by_value=by_value) for n, v in call.kwargs.items()}
+        make = partial(self._frozen_tensor, by_value=by_value)
+        args = tuple(replaced(value, torch.Tensor, make) for value in call.args)
+        return args, {n: replaced(v, torch.Tensor, make) for n, v in call.kwargs.items()}
 
-    def _freeze(self, value: Any, *, by_value: bool) -> Any:
-        if isinstance(value, torch.Tensor):
-            made = self._made.get(self._table.info(value).number)
-            if made is not None and self._is_anew(value, made):
-                return FromEntry(made, Geometry.of_tensor(value))
-            alias = _alias(value)
-            if by_value and value.dim() == 0 and not self._table.is_cuda(value):
-                with torch._C._DisableTorchDispatch():
-                    return alias.clone()
-            return alias
-        if isinstance(value, (list, tuple)) and any(True for _ in tensors_of(value)):
-            return type(value)(self._freeze(item, by_value=by_value) for item in value)
-        return value
+    def _frozen_tensor(self, value: torch.Tensor, *, by_value: bool) -> FromEntry | torch.Tensor:
+        made = self._made.get(self._table.info(value).number)
+        if made is not None and self._is_anew(value, made):
+            return FromEntry(made, Geometry.of_tensor(value))
+        alias = _alias(value)
+        if by_value and value.dim() == 0 and not self._table.is_cuda(value):
+            with torch._C._DisableTorchDispatch():
+                return alias.clone()
+        return alias
 
     def _is_anew(self, value: torch.Tensor, made: Made) -> bool:
         """Pinned memory that a copy fills stays itself: the host reads it."""
@@ -373,9 +356,11 @@ class Tape:
 
         last: dict[Made, int] = {}
         for index, entry in enumerate(self.entries):
-            args = tuple(each_source(value, settled) for value in entry.args)
-            kwargs = {name: each_source(value, settled) for name, value in entry.kwargs.items()}
-            last.update((source.made, index) for source in sources((args, kwargs)))
+            args = tuple(replaced(value, FromEntry, settled) for value in entry.args)
+            kwargs = {
+                name: replaced(value, FromEntry, settled) for name, value in entry.kwargs.items()
+            }
+            last.update((source.made, index) for source in each_in((args, kwargs), FromEntry))
             filled = (*entry.fills, *fills.get(index, ()))
             self.entries[index] = replace(entry, args=args, kwargs=kwargs, fills=filled)
         for made, index in last.items():

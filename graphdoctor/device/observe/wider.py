@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 
-from graphdoctor.device.observe.operators import Call, written_tensors
+from graphdoctor.device.observe.operators import Call, replaced, written_tensors
 from graphdoctor.target.state.shared_memory import lies_on_cpu
 
 NARROW = (torch.float16, torch.bfloat16)
@@ -82,7 +81,10 @@ def run_wider(call: Call) -> Any:
             return tensor
         return wide_of.setdefault(id(tensor), tensor.float())
 
-    args, kwargs = each_tensor(call.args, widen), each_tensor(call.kwargs, widen)
+    args, kwargs = (
+        replaced(call.args, torch.Tensor, widen),
+        replaced(call.kwargs, torch.Tensor, widen),
+    )
     if kwargs.get("dtype") in NARROW:
         kwargs["dtype"] = torch.float32
     result = call.func(*args, **kwargs)
@@ -104,19 +106,8 @@ def run_wider(call: Call) -> Any:
 
     stays_wide = _WIDE_RESULTS.get(call.facts.base_name)
     if stays_wide is None:
-        return each_tensor(result, narrowed)
+        return replaced(result, torch.Tensor, narrowed)
     return tuple(
-        item if position in stays_wide else each_tensor(item, narrowed)
+        item if position in stays_wide else replaced(item, torch.Tensor, narrowed)
         for position, item in enumerate(result)
     )
-
-
-def each_tensor(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same structure, with every tensor in it replaced."""
-    if isinstance(value, torch.Tensor):
-        return make(value)
-    if isinstance(value, dict):
-        return {name: each_tensor(item, make) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(each_tensor(item, make) for item in value)
-    return value

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from graphdoctor.device.observe.operators import OperatorFacts, facts_of, tensors_of
+from graphdoctor.device.observe.operators import OperatorFacts, each_in, facts_of, tensors_of
 from graphdoctor.device.observe.storages import arg_of
 from graphdoctor.operators import fact_about, host_learns, load_table
 from graphdoctor.partition.fx_operators import operator_named
@@ -111,17 +111,9 @@ def written_nodes(node: fx.Node, facts: OperatorFacts) -> Iterator[fx.Node]:
         return
     for position in facts.written_args:
         if position < len(node.args):
-            yield from _nodes_in(node.args[position])
+            yield from each_in(node.args[position], fx.Node)
     for name in facts.written_kwargs:
-        yield from _nodes_in(node.kwargs.get(name))
-
-
-def _nodes_in(value: Any) -> Iterator[fx.Node]:
-    if isinstance(value, fx.Node):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _nodes_in(item)
+        yield from each_in(node.kwargs.get(name), fx.Node)
 
 
 def location_of(node: fx.Node) -> Location | None:

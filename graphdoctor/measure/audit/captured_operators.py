@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.observe.fallback import run_operator
-from graphdoctor.device.observe.operators import Call, Observer, written_tensors
+from graphdoctor.device.observe.operators import Call, Observer, each_in, replaced, written_tensors
 from graphdoctor.device.observe.storages import Geometry, StorageInfo, StorageTable, is_plain
 from graphdoctor.device.observe.tape import Tape, TapeEntry
 from graphdoctor.device.real import reserved_memory
@@ -71,23 +71,7 @@ class CapturedOperator:
 
     def arguments(self) -> Iterator[Argument]:
         """In order; an argument may come several times."""
-        yield from _arguments((self.entry.args, tuple(self.entry.kwargs.values())))
-
-
-def _arguments(value: Any) -> Iterator[Argument]:
-    if isinstance(value, _ARGUMENTS):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _arguments(item)
-
-
-def _mapped(value: Any, make: Callable[[Argument], Any]) -> Any:
-    if isinstance(value, _ARGUMENTS):
-        return make(value)
-    if type(value) in (list, tuple):
-        return type(value)([_mapped(item, make) for item in value])
-    return value
+        return each_in((self.entry.args, self.entry.kwargs), _ARGUMENTS)
 
 
 class Extent(NamedTuple):
@@ -285,8 +269,8 @@ class EagerRun:
             return self.tensor(argument, writes=argument.number in written)
 
         entry = each.entry
-        args = tuple([_mapped(arg, value) for arg in entry.args])
-        kwargs = {name: _mapped(arg, value) for name, arg in entry.kwargs.items()}
+        args = tuple([replaced(arg, _ARGUMENTS, value) for arg in entry.args])
+        kwargs = {name: replaced(arg, _ARGUMENTS, value) for name, arg in entry.kwargs.items()}
         if torch.is_grad_enabled() is not entry.grad_enabled:
             torch._C._set_grad_enabled(entry.grad_enabled)
         if self._is_emulated:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -13,7 +13,7 @@ from weakref import ref
 
 import torch
 
-from graphdoctor.device.observe.operators import Call, Observer
+from graphdoctor.device.observe.operators import Call, Observer, each_in
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.measure.audit.places import (
     CapturedFrames,
@@ -177,7 +177,8 @@ class CapturedNumbers(Observer):
     def after(self, call: Call) -> None:
         if not call.on_cuda:
             return
-        numbers = list(_numbers_in((call.args, call.kwargs)))
+        found = each_in((call.args, call.kwargs), _NUMBERS)
+        numbers = [number for number in found if type(number) in _NUMBERS]  # no flags
         if call.facts.base_name not in _COPIES:
             hosts = (each for each in call.inputs if not each.dim() and not each.is_meta)
             found = (number_of(each, self._table) for each in hosts)
@@ -219,13 +220,3 @@ def number_of(value: object, table: StorageTable) -> Any:
         with plain_torch():
             return value.item()
     return MISSING
-
-
-def _numbers_in(value: object) -> Iterator[Any]:
-    if type(value) in _NUMBERS:
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _numbers_in(each)
-    elif isinstance(value, Mapping):
-        yield from _numbers_in(tuple(value.values()))
