@@ -23,6 +23,7 @@ _HOW_CURED = {
     "GD101": _READ,
     "GD102": _READ,
     "GD103": _READ,
+    "GD104": "it copies the batch before the graph starts",
     "GD108": _READ,
     "GD111": "it keeps the step count on the GPU",
     "GD117": "its capture uses none of the earlier nodes",

@@ -202,7 +202,7 @@ def _with_change(step: ProgramStep, proposal: Proposal, *, is_plain: bool) -> Pr
         report=report,
         change=proposal.clause,
         no_change="",
-        cured=tuple(sorted(found.intersection(cures))),
+        cured=tuple(sorted(found.intersection((*cures, *proposal.cures)))),
     )
 
 

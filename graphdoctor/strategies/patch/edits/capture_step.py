@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType
 
+from graphdoctor.strategies.patch.batch_copies import are_copies, only_copies
 from graphdoctor.strategies.patch.edits.drawn_in_functions import with_draws_given
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.edits.unchecked_distributions import unchecked_distributions
@@ -36,11 +37,13 @@ from graphdoctor.target.program.names import Names, names_outside
 from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
 from graphdoctor.target.program.statements import Span, find_span
 from graphdoctor.values.figures import joined, ratio_range
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import is_library
 from graphdoctor.values.program import Exactness, ProgramStep
 
 _NAMES = ("train_step", "training_step", "optimization_step", "captured_step")
 _READS = frozenset({"GD101", "GD102", "GD103", "GD108"})  # the host waits for a value
+_COPY = "GD104"
 _CURES = ("GD111", "GD112", "GD117", "GD203", "GD204", "GD205")
 _WIDEST = 100  # columns of a line that is made, where the file has none that is wider
 
@@ -94,6 +97,7 @@ class CaptureStep:
     def _proposal(self, step: ProgramStep, text: str, span: Span) -> Proposal:
         assert step.report is not None
         file = step.location.file
+        prepared: tuple[ast.stmt, ...] = ()
         if (function := _whole_function(span)) is not None:
             self._wrapper.check([function])
             at = At(file, function.lineno, function.col_offset)
@@ -103,6 +107,7 @@ class CaptureStep:
                 Decorator(at, self._wrapper.decorator),
             )
             names = [function.name]
+            batch = {each.arg for each in function.args.args}
         else:
             found = (f.location for f in step.report.findings if f.rule in _READS)
             reads = {each.line for each in found if each is not None and each.file == file}
@@ -111,11 +116,13 @@ class CaptureStep:
             values = frozenset(step.host_values)
             extraction = Extraction(file, text, span, parts, values, modules, self._wrapper)
             changes, names = extraction.changes(), extraction.names
+            batch, prepared = extraction.batch, parts.prepared
         changes = (*changes, *unchecked_distributions(step.report.findings, file))
         estimate = step.report.estimate
         gain = estimate.whole_speedup if estimate is not None else None
         refused = {f.rule for f in step.report.findings if f.effect == "capture-fails"}
-        left = sorted(refused.difference(self.cures))
+        cures = _cured_copies(step.report.findings, file, _statements(span), batch, prepared)
+        left = sorted(refused.difference(self.cures, cures))
         once = f" once {joined(left)} {'is' if len(left) == 1 else 'are'} fixed" if left else ""
         predicted = f" ({ratio_range(gain)}, predicted{once})" if gain is not None else ""
         functions = joined([f"`{name}()`" for name in names])
@@ -127,7 +134,22 @@ class CaptureStep:
             f" {'a graph' if len(names) == 1 else 'graphs'} after the first calls{predicted}",
             covers=(file, range(span.first_line, span.last_line + 1)),
             gain=None if left else gain,
+            cures=cures,
         )
+
+
+def _cured_copies(
+    findings: Iterable[Finding],
+    file: str,
+    statements: Sequence[ast.stmt],
+    batch: set[str],
+    prepared: Sequence[ast.stmt],
+) -> tuple[str, ...]:
+    """The rule of copies to the GPU, if all of them are above the captured statements or copy the batch."""
+    found = [each for each in findings if each.rule == _COPY]
+    lines = {n for s in prepared for n in range(s.lineno, (s.end_lineno or s.lineno) + 1)}
+    inside = [f for f in found if f.location is None or f.location.line not in lines]
+    return (_COPY,) if found and are_copies(inside, file, statements, batch) else ()
 
 
 def span_of_step(text: str, step: ProgramStep) -> Span:
@@ -184,7 +206,7 @@ def codes_in(code: CodeType) -> Iterable[CodeType]:
 
 
 def _whole_function(span: Span) -> ast.FunctionDef | None:
-    """The function that is the step as it is: besides it, there are only a docstring and a plain return.
+    """The function that is the step as it is: besides it, there are only a docstring, copies of the batch and a return.
 
     A function inside a function is none: each call of the outer one would capture it again.
     """
@@ -194,8 +216,11 @@ def _whole_function(span: Span) -> ast.FunctionDef | None:
     if owner.decorator_list and "." in span.code.co_qualname:
         return None
     before, after = span.block[: span.first], span.block[span.last + 1 :]
+    parameters = {each.arg for each in owner.args.args}
     is_bare = all(
-        isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in before
+        (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+        or only_copies(each, parameters)
+        for each in before
     )
     returns = len(after) <= 1 and all(
         isinstance(each, ast.Return) and not called(each) for each in after
@@ -314,6 +339,11 @@ class Extraction:
         """Variables that stay bound to one object while the steps run."""
         around = self.span.loop or self.span.owner
         return group.names.loaded - names_outside(around, (), ast.Store)
+
+    @property
+    def batch(self) -> set[str]:
+        """The arguments that vary from step to step."""
+        return {n for each in self.parts.groups for n in self._arguments(each) - self._kept(each)}
 
     def _is_fixed(self, group: Group, name: str) -> bool:
         """Whether what decides about the statements that bind a name is the same in each step."""

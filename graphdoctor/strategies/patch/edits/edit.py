@@ -22,7 +22,8 @@ class Proposal:
     value the change binds anew, each with its file: two proposals for one of them exclude each other.
     `covers` are the file and the lines of statements that are captured with all that they call. `captures`: the
     changed program replays graphs, so its trial counts them. `gain` is the predicted
-    speedup of the step; None where it is measured in the report, or not known.
+    speedup of the step; None where it is measured in the report, or not known. `cures` are rules whose findings
+    are removed from this step, besides those of its edit.
     """
 
     edit: str
@@ -33,6 +34,7 @@ class Proposal:
     captures: bool = True
     covers: tuple[str, range] | None = None
     gain: Range | None = None
+    cures: tuple[str, ...] = ()
 
 
 class Edit(Protocol):
