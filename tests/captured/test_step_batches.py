@@ -145,3 +145,26 @@ def test_values_of_both_devices_are_loaded_together() -> None:
         static = [torch.zeros(4).cuda(), torch.zeros(4).cuda(), torch.zeros(4).cuda()]
         copy_into(static, [1])([torch.ones(4).cuda(), torch.full((4,), 2.0), torch.ones(4).cuda()])
         assert [each.tolist() for each in static] == [[1.0] * 4, [2.0] * 4, [1.0] * 4]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pins", [False, True])
+def test_a_batch_may_be_written_to_after_the_call_while_the_gpu_is_behind(pins: bool) -> None:
+    """As after a copy that blocks: one tensor has each batch, and the GPU works for longer than the host."""
+    total, one = torch.zeros(4, device="cuda"), torch.eye(2048, device="cuda")
+
+    @graphdoctor.capture
+    def add(x: torch.Tensor) -> torch.Tensor:
+        product = one
+        for _ in range(20):
+            product = product @ one
+        total.add_(x.to("cuda") * product[0, 0])
+        return total * 1
+
+    buffer = torch.empty(4, pin_memory=pins)
+    found = []
+    for number in range(40):
+        buffer.fill_(float(number))
+        found.append(add(buffer))
+    assert add.replayed >= 30, add.explain()
+    assert [each.tolist()[0] for each in found] == [sum(range(n + 1)) for n in range(40)]
