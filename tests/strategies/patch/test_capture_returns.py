@@ -36,7 +36,8 @@ RETURNS = """\
                 going, following = 1.0 - done, critic_of_last
             else:
                 going, following = 1.0 - dones[t + 1], values[t + 1]
-            delta = rewards[t] + GAMMA * following * going - values[t]
+            later = advantages[t + 1] if t + 1 < advantages.shape[0] else 0.0
+            delta = rewards[t] + later * 0 + GAMMA * following * going - values[t]
             advantages[t] = last = delta + GAMMA * 0.95 * going * last
 """
 LOOP = f"""\
@@ -80,8 +81,8 @@ PROGRAMS = {
     "the statements of a function, which write into storage that it keeps": (
         HEAD + IN_FUNCTION,
         [
-            "def compute_returns(critic, state, done, dones, values, rewards, advantages):",
-            "            returns = compute_returns(critic, state, done, dones, values, rewards, advantages)",
+            "def compute_returns(critic, state, done, dones, values, advantages, rewards):",
+            "            returns = compute_returns(critic, state, done, dones, values, advantages, rewards)",
         ],
     ),
 }

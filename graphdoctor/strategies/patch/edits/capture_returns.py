@@ -142,10 +142,23 @@ def _varies(span: Span) -> bool:
     }
     rounds = Names([ast.Assign([loop.target], ast.Constant(0)) for loop in loops]).stored
     bound = names_outside(around, span.block, ast.Store) | _made_in(span.block) - rounds
-    deciding = [*(loop.iter for loop in loops), *tests]
-    reads_part = any(isinstance(n, ast.Subscript) for test in tests for n in ast.walk(test))
+    read = [n for test in tests for n in _read_in(test)]
+    deciding = {n.id for n in read if isinstance(n, ast.Name)}
+    deciding |= Names([ast.Expr(loop.iter) for loop in loops]).loaded
     return bool(
-        reads_part
+        any(isinstance(n, ast.Subscript) for n in read)
         or Names(span.block).early & (counted | filled)
-        or Names([ast.Expr(each) for each in deciding]).loaded & bound
+        or deciding & bound
     )
+
+
+def _read_in(test: ast.expr) -> Iterator[ast.AST]:
+    """What a test reads, but for the shapes of tensors."""
+    waiting: list[ast.AST] = [test]
+    while waiting:
+        node = waiting.pop()
+        part = node.value if isinstance(node, ast.Subscript) else node
+        is_shape = isinstance(part, ast.Attribute) and part.attr == "shape"
+        if not is_shape and not (isinstance(node, ast.Call) and called(node) <= {"len", "size"}):
+            yield node
+            waiting += ast.iter_child_nodes(node)
