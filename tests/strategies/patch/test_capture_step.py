@@ -80,6 +80,38 @@ def run_epoch(batches):
 
 run_epoch(data)
 """,
+    "a loss that one of several branches computes": HEAD
+    + """\
+kind = "entropy"
+for x, y in data:
+    out = model(x)  # first
+    if kind == "square":
+        loss = out.pow(2).mean()
+    elif kind == "entropy":
+        scale = out.std().detach()
+        loss = nn.functional.cross_entropy(out / scale, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()  # last
+print(loss.item())
+""",
+    "a function whose branch computes the loss": HEAD
+    + """\
+def run_epoch(model, optimizer, batches, kind):
+    for x, y in batches:
+        out = model(x)  # first
+        if kind == "entropy":
+            loss = nn.functional.cross_entropy(out, y)
+        elif kind == "square":
+            loss = out.pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()  # last
+    print(loss.item())
+
+
+run_epoch(model, optimizer, data, "entropy")
+""",
     "a function that is called for each epoch": HEAD
     + """\
 def run_epoch(model, optimizer, batches, epoch):

@@ -433,14 +433,21 @@ class Extraction:
     def _arguments(self, group: Group) -> set[str]:
         """What the captured statements read of their function, or of the loop around them."""
         span, drawn = self.span, {self.parts.drawn}
+        early = group.names.early - self._bound_by_its_branches(group)
         if not span.is_whole_file:
             code = span.code
-            return group.names.early & {
-                *code.co_varnames, *code.co_cellvars, *code.co_freevars, *drawn
-            }  # fmt: skip
+            return early & {*code.co_varnames, *code.co_cellvars, *code.co_freevars, *drawn}
         around = span.loop or span.owner
         elsewhere = names_outside(around, group.origin, ast.Store)
-        return group.names.early & (elsewhere | group.names.stored | drawn)
+        return early & (elsewhere | group.names.stored | drawn)
+
+    def _bound_by_its_branches(self, group: Group) -> set[str]:
+        """Variables that only the group binds, and under conditions that are the same in each step."""
+        elsewhere = names_outside(self.span.owner, group.origin, ast.Store)
+        own = group.names.stored - elsewhere - _WithBranches(group.statements).early
+        own -= {n.arg for n in ast.walk(self.span.owner) if isinstance(n, ast.arg)}
+        own -= {*self.span.code.co_freevars}
+        return {name for name in own & group.names.early if self._is_fixed(group, name)}
 
     def _live(self, number: int) -> set[str]:
         """What is read after a group of captured statements before it is bound anew."""
@@ -465,6 +472,19 @@ class Extraction:
             functions = (n for n in ast.walk(span.owner) if isinstance(n, ast.FunctionDef))
             live |= {name for each in functions for name in Names(each.body).early}
         return live
+
+
+class _WithBranches(Names):
+    """The names of statements if each branch bound what any of its sides does."""
+
+    def visit_If(self, node: ast.If) -> None:
+        self.visit(node.test)
+        before, after = set(self.sure), set(self.sure)
+        for side in (node.body, node.orelse):
+            self.sure = set(before)
+            self._visit_all(side)
+            after |= self.sure
+        self.sure = after
 
 
 def _is_always_read(name: str, statements: Iterable[ast.stmt]) -> bool:
