@@ -1,4 +1,4 @@
-"""Whose a class is: the user's own where nothing says that it is a package's."""
+"""What a function uses from outside, and whose a class is: the user's own where nothing says that it is a package's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,37 @@ from types import ModuleType
 import pytest
 import torch
 
-from graphdoctor.target.state.variables import is_user_class
+from graphdoctor.target.state.variables import global_names, is_user_class
+
+SOURCE = """
+def one_step(batch):
+    import helpers
+
+    def scaled():
+        return scale
+
+    helpers.count += 1
+    helpers.show(batch.data)
+    optimizer.step()
+    batch.weight = getattr(batch, "bias")
+"""
+
+
+def test_a_global_of_the_name_of_an_attribute_is_another_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    helpers = ModuleType("helpers")
+    vars(helpers).update(count=0, show=print, unused=1)
+    monkeypatch.setitem(sys.modules, "helpers", helpers)
+    namespace = dict.fromkeys(
+        ("optimizer", "scale", "step", "count", "data", "weight", "bias", "unused")
+    )
+    exec(SOURCE, namespace)
+    found = list(global_names(namespace["one_step"]))
+    (own, names), (of_helpers, in_helpers) = found
+    assert own is namespace and of_helpers is vars(helpers)
+    assert {*names} & {*namespace} == {"optimizer", "scale", "bias"}
+    assert {*in_helpers} == {"count", "show"}
 
 
 def of_module(name: object) -> type:

@@ -6,13 +6,16 @@ import dis
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
 
 from graphdoctor.target.user_code import is_user_file
 
 Namespace = dict[str, object]
+_ATTRIBUTE = frozenset(
+    {"LOAD_ATTR", "STORE_ATTR", "DELETE_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
+)
 _LONG = dis.opmap["EXTENDED_ARG"]
 _BY_TEXT = frozenset(
     {"globals", "vars", "getattr", "hasattr", "setattr", "delattr", "__dict__"}
@@ -21,19 +24,20 @@ _BY_TEXT = frozenset(
 
 
 def global_names(function: FunctionType) -> Iterator[tuple[Namespace, tuple[str, ...]]]:
-    """Namespaces with the names in them that the function's code mentions.
+    """Namespaces with the names in them that the function's code uses.
 
     Libraries' functions are left out: what they name is the library. Modules of the user's are
     looked into for the names that the code mentions, since it may say `helpers.counter += 1`.
+    A global of the name of an attribute, such as `step` beside `optimizer.step()`, is another variable.
     """
     if not is_user_file(function.__code__.co_filename):
         return
-    names = mentioned(function.__code__)
+    names, attributes = _global_names(function.__code__), mentioned(function.__code__)
     yield function.__globals__, names
     for found in _candidates(function, names):
         if not isinstance(found, ModuleType):
             continue
-        used = tuple(name for name in names if name in vars(found))
+        used = tuple(name for name in attributes if name in vars(found))
         if used and _is_user_module(found.__name__, getattr(found, "__file__", None)):
             yield vars(found), used
 
@@ -80,15 +84,33 @@ def loads_method(instruction: dis.Instruction) -> bool:
 def mentioned(code: CodeType) -> tuple[str, ...]:
     """Global and attribute names of a code object and of those nested in it, in order."""
     names: dict[str, None] = {}
+    for each in _with_nested(code):
+        names.update(dict.fromkeys((*each.co_names, *_names_in_texts(each))))
+    return tuple(names)
+
+
+@lru_cache(maxsize=4096)
+def _global_names(code: CodeType) -> tuple[str, ...]:
+    """The same without names of attributes alone."""
+    names: dict[str, None] = {}
+    for each in _with_nested(code):
+        named = (i for i in dis.get_instructions(each) if i.opcode in dis.hasname)
+        names.update(dict.fromkeys(i.argval for i in named if i.opname not in _ATTRIBUTE))
+        names.update(dict.fromkeys(_names_in_texts(each)))
+    return tuple(names)
+
+
+def _with_nested(code: CodeType) -> Iterator[CodeType]:
     waiting = [code]
     while waiting:
         current = waiting.pop()
-        names.update(dict.fromkeys(current.co_names))
-        if not _BY_TEXT.isdisjoint(current.co_names):
-            texts = (const for const in current.co_consts if isinstance(const, str))
-            names.update(dict.fromkeys(filter(_is_name, texts)))
+        yield current
         waiting.extend(const for const in current.co_consts if isinstance(const, CodeType))
-    return tuple(names)
+
+
+def _names_in_texts(code: CodeType) -> Iterator[str]:
+    if not _BY_TEXT.isdisjoint(code.co_names):
+        yield from (c for c in code.co_consts if isinstance(c, str) and _is_name(c))
 
 
 def _is_name(text: str) -> bool:
