@@ -121,12 +121,14 @@ class SavedSteps:
         with torch.inference_mode(False), torch.no_grad():
             own = clone_inputs(inputs, kept=memory_of(named_tensors(self.roots).values()))
         numbers = numbers_in(self.roots)
-        for known in (self._left_numbers, self.beginnings[0].numbers if self.beginnings else {}):
-            self._changing |= {
-                k
-                for k, (_, value) in numbers.items()
-                if k in known and not _is_same(known[k][1], value)
-            }
+        # What the step itself left there is no doing of the program's.
+        first = self.beginnings[0].numbers if self.beginnings else {}
+        known = {**first, **self._left_numbers}
+        self._changing |= {
+            k
+            for k, (_, value) in numbers.items()
+            if k in known and not _is_same(known[k][1], value)
+        }
         self.beginnings.append(Beginning(own, numbers, dict(variables), contents))
         now = _identities(self.roots)
         self.rebound |= {p for p, which in self._left.items() if now.get(p, which) != which}
@@ -140,8 +142,8 @@ class SavedSteps:
     def writes(self) -> list[list[tuple[dict[object, object], object, object]]]:
         """For each beginning, the numbers that the program may have set: where to write what.
 
-        They differ between beginnings, as a schedule's do, or from what the step before left there, as
-        where a step switches something off that the program switches on again.
+        They differ from what the step before left there, as a schedule's do; where nobody saw that step end,
+        between beginnings.
         """
         return [
             [(n[key][0], key[1], n[key][1]) for key in self._changing if key in n]

@@ -46,6 +46,27 @@ for i in range(10):
     assert (name, mode, rules) == ("program.py:10-13", "training", ("GD204",))
 
 
+def test_a_number_that_the_step_itself_counts_goes_on_and_its_branch_is_found(
+    tmp_path: Path,
+) -> None:
+    body = """\
+class Warm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls, self.net = 0, model
+    def forward(self, x):
+        self.calls += 1
+        return self.net(x) * 2 if self.calls > 500 else self.net(x)
+warm = Warm()
+x = torch.randn(2, 4, device="cuda")
+with torch.no_grad():
+    for i in range(9):
+        warm(x)
+"""
+    _, _, verdict, rules = only(ran(tmp_path, body))
+    assert (verdict, rules) == ("unsafe", ("GD217",))
+
+
 def test_a_number_that_the_program_puts_back_before_each_step_is_put_back_for_the_recorded_ones(
     tmp_path: Path,
 ) -> None:
