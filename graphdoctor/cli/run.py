@@ -87,7 +87,7 @@ class RunCommand:
         add("--strategies", type=names, metavar="NAMES",
             help="ways to run a step faster to try; none tries none (default: those that fit)")  # fmt: skip
         add("--budget", type=seconds, default=DEFAULT_BUDGET_S, metavar="TIME",
-            help="begin no further step or strategy after this time of diagnosis: 60s (default), 2m ...")  # fmt: skip
+            help="begin nothing that can be left out after this time of diagnosis: 60s (default), 2m ...")  # fmt: skip
         add("--time-limit", type=seconds, default=DEFAULT_LIMIT_S, metavar="TIME",
             help="how long the ranks of a launcher may diagnose a step: 600s (the default), 2m ...")  # fmt: skip
         add_json_argument(parser, "report")

@@ -99,6 +99,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
         values="real" if has_values else "none",
         assumptions=assumptions(recording),
         lanes=results.lanes,
+        unreached=tuple(sorted(session.unreached)),
     )
 
 

@@ -9,7 +9,7 @@ from graphdoctor.diagnose.python_state import about_outside, about_stopped, rais
 from graphdoctor.rules.causes.words import place_words
 from graphdoctor.target import Target
 from graphdoctor.values.figures import count_text, names_text
-from graphdoctor.values.host_events import AttentionDropout, CaptureQuery
+from graphdoctor.values.host_events import AttentionDropout, CaptureQuery, LaterStepDiffers
 from graphdoctor.values.locations import Location, bracketed, file_line
 from graphdoctor.values.recording import Iteration, Recording
 
@@ -19,6 +19,7 @@ def doubts_of(recording: Recording) -> tuple[str, ...]:
     return (
         *_fallbacks(recording),
         *raises_later(recording),
+        *_untried(recording),
     )
 
 
@@ -48,6 +49,16 @@ def _fallbacks(recording: Recording) -> Iterator[str]:
                 seen.setdefault(op.fallback, op.location)
     for reason, place in seen.items():
         yield f"{reason}{bracketed(place)}"
+
+
+def _untried(recording: Recording) -> Iterator[str]:
+    if "later steps" in recording.unreached and not any(
+        isinstance(event, LaterStepDiffers) for event in recording.host
+    ):
+        yield (
+            "the budget ended before all later steps were tried, and each step changes Python state or reads"
+            " a clock"
+        )
 
 
 def _parting(target: Target) -> Iterator[str]:

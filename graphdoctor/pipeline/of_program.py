@@ -33,8 +33,14 @@ from graphdoctor.values.errors import GraphDoctorError, NotReached, RaisesInCapt
 from graphdoctor.values.figures import count_text, joined
 from graphdoctor.values.options import RunOptions
 from graphdoctor.values.program import ProgramReport
+from graphdoctor.values.recording import Unreached
 from graphdoctor.values.report import Report
 
+_LESS: dict[Unreached, str] = {
+    "steps": "fewer steps compared",
+    "later steps": "not all later steps tried",
+    "regions": "fewer replays of its regions",
+}
 _RAISES_ON_GPU = (
     "With its model and inputs on a GPU, {error}. Change this line to run the step on a GPU, then run the same"
     " command again."
@@ -105,6 +111,10 @@ def _with_budget_note(report: ProgramReport, budget_s: float, skipped: int) -> P
         missing.append(
             f"not all strategies tried that could speed up {count_text(untried, 'step')}"
         )
+    for number, step in enumerate(report.steps, start=1):
+        if step.report is not None and step.report.unreached:
+            less = joined([_LESS[one] for one in step.report.unreached])
+            missing.append(f"step {number} with {less}")
     if not missing or report.ending == "interrupted":
         return report
     minutes = -(-2 * max(budget_s, report.diagnosis_s) // 60)

@@ -45,7 +45,7 @@ class Setting:
     options: AnalyzeOptions = _DEFAULTS
     progress: Progress = silent
     show: Show = unseen
-    deadline_s: float | None = None  # by time.monotonic(), for strategies; None: their budget alone
+    deadline_s: float | None = None  # by time.monotonic(); None: strategies have their budget alone
     begun: list[tuple[str, float]] = field(default_factory=list)
 
     def begin(self, stage: str) -> None:

@@ -47,7 +47,12 @@ def _recorded(target: Target, setting: Setting) -> tuple[Session, EagerRuns | No
     """Inputs whose other values turn out not to go together after all are kept as given."""
     setting.begin("warming up")
     try:
-        session = prepare(target, setting.device, iterations=setting.options.iterations)
+        session = prepare(
+            target,
+            setting.device,
+            iterations=setting.options.iterations,
+            deadline_s=setting.deadline_s,
+        )
         setting.begin("recording")
         return _recorded_from(session, setting)
     except RaisesLater as error:
@@ -81,7 +86,11 @@ def _recorded_from(
     is_exact = setting.device.kind == "emulated" and setting.device.has_values
     ran = EagerRuns(session) if is_exact else None
     look = ran.look if ran is not None else None
-    return session, ran, record(session, progress=setting.progress, look=look)
+    recording = record(session, progress=setting.progress, look=look)
+    if len(recording.captured) < len(session.batches):
+        session = session.first(len(recording.captured))
+        ran = ran.up_to(session) if ran is not None else None
+    return session, ran, recording
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -37,6 +37,10 @@ class EagerRuns:
         seen = footprint(self.session.target.roots, inputs, outputs)
         self.digests.append(digest(seen))
         self.hosts.append(seen.host)
+
+    def up_to(self, session: Session) -> EagerRuns | None:
+        """The same of a session with fewer iterations; None if others were looked at than eager's of these."""
+        return replace(self, session=session) if len(self.digests) == len(session.batches) else None
 
     def are_of(self, start: Snapshot, batches: Sequence[Inputs]) -> bool:
         """Whether an eager twin from this state, on these inputs, would be these very runs."""

@@ -22,7 +22,7 @@ from graphdoctor.graphs.compare import Gap, gap_between, is_noise
 from graphdoctor.graphs.generator import generator_state, set_generator_state
 from graphdoctor.graphs.region_run import Part, RegionRun, RegionWatcher
 from graphdoctor.partition import PlannedRegion
-from graphdoctor.record.session import Session
+from graphdoctor.record.session import FEWEST_COMPARED, Session
 from graphdoctor.target.state.saved_tensor import is_same_memory
 from graphdoctor.target.state.shared_memory import copied_when_written
 from graphdoctor.target.user_code import first_line
@@ -48,7 +48,7 @@ def verify_regions(
     tried_on = session.target.tried_on
     trials = [_Trial(planned, exact=exact, tried_on=tried_on) for planned in regions]
     with session.from_the_start(capturing=True):
-        for iteration in captured:
+        for iteration in session.in_time(captured, "regions", fewest=FEWEST_COMPARED):
             prefer_new_results()  # what the iterations before had computed does not come again
             _watch(session, iteration, [t for t in trials if t.planned.ops_in(iteration.index)])
     return tuple(trial.outcome(_doubt(trial.planned, captured)) for trial in trials)

@@ -16,7 +16,7 @@ from graphdoctor.record.host.host_events import seen_of_host
 from graphdoctor.record.host.python_state import HostState
 from graphdoctor.record.iteration import Look, observe
 from graphdoctor.record.later.later_events import with_later_steps
-from graphdoctor.record.session import Session
+from graphdoctor.record.session import FEWEST_COMPARED, Session
 from graphdoctor.values.errors import RaisesLater, UserCodeError
 from graphdoctor.values.host_events import GraphReplay, ReplacedBetweenSteps
 from graphdoctor.values.locations import file_line
@@ -28,21 +28,26 @@ def record(
 ) -> Recording:
     """Run the step in both ways, and once more for what the host draws; the state is put back.
 
+    Where the session's time ends, fewer iterations are recorded than it has.
+
     `look` sees each eager iteration, with the state as the iteration left it: what it saw before is void where
     it sees as many again.
     """
     prefer_new_results()  # the session's batches come several times; what the step warmed up on, once more
     eager, captured = _both_ways(session, look=look, progress=progress)
+    count = min(len(eager), len(captured))
+    eager, captured = eager[:count], captured[:count]
     progress("watching what the host does")
+    host = (
+        *with_later_steps(seen_of_host(session, captured), session, captured),
+        *_replaced(session.target.rebound, captured),
+    )
     return Recording(
         device=session.device.kind,
         mode=session.target.mode,
         eager=eager,
         captured=captured,
-        host=(
-            *with_later_steps(seen_of_host(session, captured), session, captured),
-            *_replaced(session.target.rebound, captured),
-        ),
+        host=host,
         optimizers=tuple(
             _optimizer(path, root)
             for path, root in session.target.roots.items()
@@ -56,6 +61,7 @@ def record(
             *_between_ranks(captured),
         ),
         lines=session.target.lines,
+        unreached=tuple(sorted(session.unreached)),
     )
 
 
@@ -141,7 +147,8 @@ def record_series(
     iterations: list[Iteration] = []
     with session.from_the_start(capturing=capturing):
         before = HostState(session.target.roots, session.device.table)
-        for index in range(len(session.batches)):
+        indices = range(len(session.batches))
+        for index in session.in_time(indices, "steps", fewest=FEWEST_COMPARED):
             progress(f"recording the step {doing} ({index + 1} of {len(session.batches)})")
             try:
                 observed = observe(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from operator import is_
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -25,7 +26,9 @@ from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
 from graphdoctor.values.errors import RaisesInCapture, RaisesLater, UserCodeError
+from graphdoctor.values.recording import Unreached
 
+T = TypeVar("T")
 WARM_UPS = 3  # torch's own advice before a capture; the first iterations create state
 _DDP_WARM_UPS = 11  # in the first ten steps it times itself with events, which a capture refuses
 # There are no libraries that tune themselves: the first run makes state, the second is the first to find it.
@@ -34,6 +37,7 @@ _AS_CAPTURED = (
     "running the step in eager worked, but running it as in a capture, where"
     " torch.cuda.is_current_stream_capturing() is true,"
 )
+FEWEST_COMPARED = 2  # iterations, without which nothing is known
 FEWEST_REPLAYS = 3  # one may agree by chance, and the second is the first that can see old state
 
 
@@ -87,11 +91,31 @@ class Session:
     start: Snapshot
     scopes: Scopes
     raises: RaisesLater | None = None  # after so many calls from the start as there are batches
+    deadline_s: float | None = None  # by time.monotonic()
+    unreached: set[Unreached] = field(default_factory=set, compare=False)
     _without_state: dict[int, list[torch.Tensor]] = field(default_factory=dict, compare=False)
 
     def up_to(self, error: RaisesLater) -> Session:
         """The same, without the iterations from the one on in which the step raises."""
         return replace(self, batches=self.batches[: error.calls], raises=error)
+
+    def first(self, count: int) -> Session:
+        """The same, with its first iterations only."""
+        return replace(self, batches=self.batches[:count])
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time for the diagnosis is over. Several ranks have to end together, so theirs is not."""
+        has_limit = self.deadline_s is not None and not self.device.meeting.has_others
+        return has_limit and time.monotonic() > self.deadline_s  # type: ignore[operator]
+
+    def in_time(self, items: Iterable[T], what: Unreached, *, fewest: int = 0) -> Iterator[T]:
+        """The items, until the time is over; the fewest come all the same. What is left out is noted."""
+        for number, item in enumerate(items):
+            if number >= fewest and self.is_late:
+                self.unreached.add(what)
+                return
+            yield item
 
     @contextmanager
     def from_the_start(self, *, capturing: bool) -> Iterator[None]:
@@ -116,7 +140,8 @@ class Session:
 
     def batches_for_proof(self) -> tuple[Inputs, ...]:
         """The session's inputs, and as many new ones as a proof needs where it has few iterations."""
-        missing = max(0, FEWEST_REPLAYS - len(self.batches)) if self.raises is None else 0
+        is_cut = self.raises is not None or "steps" in self.unreached
+        missing = 0 if is_cut else max(0, FEWEST_REPLAYS - len(self.batches))
         with user_code("making the inputs"):
             return (*self.batches, *(self.target.fresh_inputs() for _ in range(missing)))
 
@@ -127,7 +152,9 @@ class Session:
             return self.target.step(*inputs.args, **inputs.kwargs)
 
 
-def prepare(target: Target, device: Device, *, iterations: int) -> Session:
+def prepare(
+    target: Target, device: Device, *, iterations: int, deadline_s: float | None = None
+) -> Session:
     """Warm the target up, draw its inputs, and remember where it stands.
 
     Inputs that the step does not accept with other values stay as given. What is warm begins where
@@ -135,7 +162,7 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
     The step also warms up as if it were captured: what code does once on that path only, such
     as filling a cache, is no part of the steady state either.
     Where enough others follow, the first iteration gets what the step warmed up on: the values as they
-    were given are proven, too.
+    were given are proven, too. Past `deadline_s`, by `time.monotonic()`, little is run that is not needed.
     """
     check_has_values(target)
     scopes = Scopes(target.roots)
@@ -159,7 +186,7 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         target = in_turn(target, (first, *others))
     batches = (first, *others)[-iterations:]
     start = before or warm or snapshot(target.roots, memory=device.table)
-    return Session(target, device, batches, start, scopes)
+    return Session(target, device, batches, start, scopes, deadline_s=deadline_s)
 
 
 class _Runs:

@@ -231,14 +231,17 @@ class OptimizerInfo(Struct, frozen=True):
     is_scheduled: bool = False  # by a scheduler that was constructed with it
 
 
+Unreached = Literal["steps", "later steps", "regions"]  # of which a budget left out some
+
+
 class Recording(Struct, frozen=True, weakref=True):
     """Steady-state iterations of one target, as eager runs it and as it runs when it believes it is captured.
 
     Both series start from the same state and see the same sequence of fresh inputs.
     `host` holds what a separate run, observed on the host only, drew and read. It can be saved and
     read again with msgspec: as MessagePack, since JSON has no NaN.
-    `limits` are the reasons why something could not be seen. `lines` are those of a step that is a part of
-    a function.
+    `limits` are the reasons why something could not be seen, `unreached` what the time did not do for.
+    `lines` are those of a step that is a part of a function.
     """
 
     device: Literal["emulated", "cuda"]
@@ -249,3 +252,4 @@ class Recording(Struct, frozen=True, weakref=True):
     optimizers: tuple[OptimizerInfo, ...] = ()
     limits: tuple[str, ...] = ()
     lines: Lines | None = None
+    unreached: tuple[Unreached, ...] = ()

@@ -9,6 +9,7 @@ from msgspec import Struct
 from graphdoctor.values.captures import CaptureOutcome, Region
 from graphdoctor.values.finding import Assumption, Finding, IdleComment
 from graphdoctor.values.lanes import StepLanes
+from graphdoctor.values.recording import Unreached
 from graphdoctor.values.speed import (
     Estimate,
     GraphMemory,
@@ -88,4 +89,5 @@ class Report(Struct, frozen=True):
     lanes: StepLanes | None = None  # None of a step that did not run
     memory: GraphMemory | None = None  # of a graph of the whole step, where that can be one
     runs_on_gpu: bool = True  # False: CUDA rejects an operator of the step, in eager too
+    unreached: tuple[Unreached, ...] = ()  # of which the budget left out some
     stages: tuple[StageTime, ...] = ()  # in time order; () of reports that have to be reproducible

@@ -49,6 +49,7 @@ def assembled(
     device = SimpleNamespace(kind="emulated", has_values=has_values)
     session = SimpleNamespace(
         device=device,
+        unreached=set(),
         target=SimpleNamespace(name="net", entry="net", mode="training", notes=(), **given),
     )
     results = Results(found, (), (), captures, PARTLY_SAFE.estimate, limits=limits)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import pytest
 from graphdoctor.pipeline import diagnose_program
 from graphdoctor.target.program.launch import Program
 from graphdoctor.values.options import AnalyzeOptions, Bounds, RunOptions
+from graphdoctor.values.report import Report
 
 TWO_STEPS = """\
 import torch
@@ -47,7 +48,52 @@ def test_after_the_budget_the_first_step_has_its_verdict_and_the_note_names_the_
     diagnosed, (note, reason) = run(0.001)
     assert diagnosed == [True, False]
     assert note.startswith("The diagnosis took ") and "--budget" in note
-    assert " s, and begins nothing after its budget of 0.001 s: 1 step not diagnosed." in note
+    missing = "1 step not diagnosed and step 1 with fewer steps compared"
+    assert f" s, and begins nothing after its budget of 0.001 s: {missing}." in note
     assert reason == "The diagnosis of earlier steps used the budget of 0.001 s."
     assert any(said.startswith("step 2, ") and said.endswith(": diagnosing") for said in doing)
     assert doing[-1] == ""  # the program's own output goes on below
+
+
+COUNTS = """\
+import torch
+class Net(torch.nn.Linear):
+    calls = 0
+    def forward(self, x):
+        self.calls += 1
+        y = super().forward(x)
+        return y * 2 if self.calls > 500 else y * LAST
+model = Net(4, 4).cuda()
+x = torch.randn(2, 4, device="cuda")
+with torch.no_grad():
+    for i in range(9):
+        y = model(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "known"), [("1", "unknown"), ("y.sum().item()", "unsafe")], ids=["safe", "unsafe"]
+)
+def test_what_the_budget_leaves_out_of_a_step_proves_nothing_and_what_is_known_is_kept(
+    tmp_path: Path, last: str, known: str
+) -> None:
+    """A counter is seen in two steps; what it does to the five hundredth is not, if nothing more is run."""
+    file = tmp_path / "program.py"
+    file.write_text(COUNTS.replace("LAST", last))
+
+    def run(budget_s: float) -> tuple[Report, tuple[str, ...]]:
+        analyze = AnalyzeOptions(device="emulated", budget_s=budget_s, strategies=())
+        options = RunOptions(analyze, Bounds(after=3, steps=4))
+        program, _ = diagnose_program(Program(str(file), ()), options, lambda doing: None)
+        (step,) = program.steps
+        assert step.report is not None
+        return step.report, program.notes
+
+    whole, notes = run(90.0)
+    assert (whole.verdict, whole.iterations, whole.unreached, notes) == ("unsafe", 4, (), ())
+    late, (note,) = run(0.001)
+    assert (late.verdict, late.iterations) == (known, 2)
+    assert {"GD101"} & {one.rule for one in whole.findings} <= {one.rule for one in late.findings}
+    assert late.unreached == ("later steps", "steps")
+    assert "step 1 with not all later steps tried and fewer steps compared" in note
+    assert ("the budget ended before all later steps were tried" in late.reason) == (last == "1")

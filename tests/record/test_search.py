@@ -41,6 +41,8 @@ class Counting:
         self.count = start
         self.tried: list[int] = []
 
+    in_time = staticmethod(iter)
+
     def moved(self, move: Callable[[], None]) -> StepRun:
         self.count = self._start
         move()

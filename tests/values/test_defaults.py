@@ -17,6 +17,7 @@ MEANT = {
     "Finding.phase": "forward",
     "LineWork.places": 1,
     "Measurement.ranks": 1,
+    "ProgramStep.is_reached": True,
     "ProgramStep.passes": 1,
     "Report.runs_on_gpu": True,
     "Report.values": "real",

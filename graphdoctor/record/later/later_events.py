@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing
 from functools import cached_property, partial
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from types import CodeType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from graphdoctor.record.host.host_events import SeenOfHost
 from graphdoctor.record.host.observer import clocks_an_hour_ahead
@@ -38,6 +38,7 @@ from graphdoctor.values.host_events import (
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Arg, External, Iteration, Leaf, Op, TensorUse
 
+T = TypeVar("T")
 Event = tuple[int, str, str]  # before which operator, of which kind, and what
 
 
@@ -159,6 +160,8 @@ def with_later_steps(
     if not clocks and not seen.changing:
         return
     trials, lines = Trials(session), LineTrace()
+    if not any(trials.in_time((True,))):
+        return
     with session.from_the_start(capturing=True), lines.counted():
         session.call(session.inputs(0))
     if clocks and (other := _an_hour_later(trials, lines)) is not None:
@@ -184,7 +187,7 @@ def _at_later_steps(
         found = trends(first, second, moment(roots, names))
     other, same = nearest_other_step(trials, found, lines, numbers)
     if other is None:
-        for steps in same:
+        for steps in trials.in_time(same):
             seldom = _seldom_changed(trials, found, steps, names, lines)
             if not seldom:
                 continue
@@ -294,14 +297,14 @@ def nearest_other_step(
     runs = min(_MOST_RUNS, _MOST_OPERATORS // max(1, len(trials.usual.ops)))
     search = _Search(trials, trends, lines)
     for far in FAR:
-        for steps in _far(trends, far):
+        for steps in trials.in_time(_far(trends, far)):
             search.look(steps, is_far=True)
         if search.has_run:
             break
     names = {trend.path.own_name for trend in trends}
     pairs = zip_longest(constants(lines.codes, names), numbers)
     near = _near(trends, [each for pair in pairs for each in pair if each is not None])
-    for steps in sorted(near[:runs]):
+    for steps in trials.in_time(sorted(near[:runs])):
         search.look(steps, is_far=False)
     is_found = search.found is not None and matches_recorded(trials, lines)
     return search.found if is_found else None, search.same
@@ -320,7 +323,8 @@ def first_other_step(trials: Trials, lines: LineTrace, *, is_foreseen: bool) -> 
     most = runs_of(trials.usual) // (_FEWER_IF_FORESEEN if is_foreseen else 1)
     many = min(_MOST_IN_A_ROW, most, _LINES_IN_A_ROW // max(1, lines.count))
     with closing(trials.in_a_row()) as in_a_row:
-        found = first_other_of(islice(in_a_row, many), trials.usual, lines)
+        runs = (next(in_a_row) for _ in trials.in_time(range(many)))
+        found = first_other_of(runs, trials.usual, lines)
     return found if found is not None and matches_recorded(trials, lines) else None
 
 
@@ -438,6 +442,10 @@ class Trials:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+
+    def in_time(self, items: Iterable[T]) -> Iterator[T]:
+        """Those for which there is time: none is needed."""
+        return self.session.in_time(items, "later steps")
 
     @cached_property
     def usual(self) -> StepRun:
