@@ -84,6 +84,8 @@ def likeness(
         )
     if captures and not changed.replays:
         return Likeness(False, _no_replay(changed))
+    for name, why in changed.unreplayed.items():
+        return Likeness(False, f"In the changed program no call of `{name}()` was replayed: {why}")
     different = _differences(plain, changed)
     own = _differences(plain, again) if again is not None else []
     least = _last_place(plain) if rounds else 0.0

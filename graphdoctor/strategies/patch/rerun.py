@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +68,8 @@ class Run:
     `failure` is how it failed, in one line; "" where it did not. `has_ended` is False where its time
     was over, and `was_stopped` True where it had taken as many steps as it should. `replays` counts
     calls of captured models that a graph answered, and replays of the program's own graphs with optimizer steps
-    in them; `fallbacks` why other calls were not, and how often.
+    in them; `fallbacks` why other calls were not, and how often; `unreplayed` has what was captured and only ran
+    eagerly, with the reason of most of its calls.
     `step_us` is the wall time from one optimizer step to the next, with all that the program does
     between them, over those after the first twenty; None without a GPU, and for too few.
     """
@@ -82,6 +83,7 @@ class Run:
     weights: tuple[torch.Tensor, ...] | None = ()
     replays: int = 0
     fallbacks: Mapping[str, int] = field(default_factory=dict)
+    unreplayed: Mapping[str, str] = field(default_factory=dict)
     step_us: float | None = None
 
 
@@ -137,9 +139,23 @@ def do(job: bytes) -> bytes:
             "replays": replays,
             "step_us": counted.step_us() if device.kind == "cuda" else None,
             "fallbacks": dict(sum((model.fallbacks() for model in models), start=Counter())),
+            "unreplayed": _unreplayed(models),
         }
     sys.stdout.flush()
     return pickle.dumps(made)
+
+
+def _unreplayed(captured: Iterable[Tallied]) -> dict[str, str]:
+    """By name what was replayed in no call, and why; nothing that had only its first calls, which are eager."""
+    replayed, reasons = Counter[str](), dict[str, Counter[str]]()
+    for each in captured:
+        replayed[each.name] += each.replayed
+        reasons.setdefault(each.name, Counter()).update(each.fallbacks())
+    return {
+        name: max(found, key=lambda reason: found[reason])
+        for name, found in reasons.items()
+        if found and not replayed[name]
+    }
 
 
 class _Counted:

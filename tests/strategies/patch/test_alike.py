@@ -53,6 +53,7 @@ def test_times_may_differ(pair: tuple[str, str]) -> None:
         (replace(CHANGED, printed="step 0 loss 1.5000\n"), "instead of `step 1 loss 1.2500`"),
         (off_by(CHANGED, 1e-6), "changed program after 2 steps differ by 1e-06 of the largest weight of a tensor"),
         (replace(CHANGED, replays=0, fallbacks={"it moved.": 3}), "no graph was replayed: it moved."),
+        (replace(CHANGED, unreplayed={"act": "it reads."}), "no call of `act()` was replayed: it reads."),
         (replace(CHANGED, exit_code=1), "ended with exit code 1 instead of 0"),
         (replace(CHANGED, failure="KeyError: 'x'"), "The changed program failed: KeyError: 'x'"),
         (Run("step 0 loss 1.5000\n", False), "did not end in time"),

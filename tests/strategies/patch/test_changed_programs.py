@@ -114,6 +114,41 @@ def test_generate_gets_a_cache_of_fixed_length(tmp_path: Path) -> None:
     assert 'eos_token_id=None, max_new_tokens=12, cache_implementation="static",' in text
 
 
+ONE_WAITS = """\
+import torch
+import graphdoctor
+
+@graphdoctor.capture
+def doubles(x):
+    return x * 2
+
+@graphdoctor.capture
+def waits(x):
+    return x * x.sum().item()
+
+@graphdoctor.capture
+def rare(x):
+    return x + 1
+
+for number in range(8):
+    x = torch.ones(3, device="cuda")
+    with torch.no_grad():
+        doubles(x), waits(x)
+        if number < 2:
+            rare(x)
+"""
+
+
+def test_a_captured_function_that_only_runs_eagerly_is_named(tmp_path: Path) -> None:
+    """One that was called too rarely to be captured is none."""
+    (tmp_path / "waits.py").write_text(ONE_WAITS)
+    task = Task(Program(str(tmp_path / "waits.py")), str(tmp_path), "emulated", "h100", MOST_STEPS)
+    with reruns(60.0) as run:
+        made = run(task)
+    assert made.failure == "" and made.replays > 0 and {*made.unreplayed} == {"waits"}
+    assert made.unreplayed["waits"].startswith("GD101 host-read (waits.py:10)")
+
+
 TWO_BACKWARDS = """\
 import torch
 
