@@ -82,10 +82,10 @@ def likeness(
         return Likeness(
             False, f"The program as it is{nudged} failed when it was run again: {again.failure}"
         )
-    if captures and not changed.replays:
-        return Likeness(False, _no_replay(changed))
     for name, why in changed.unreplayed.items():
         return Likeness(False, f"In the changed program no call of `{name}()` was replayed: {why}")
+    if captures and not changed.replays:
+        return Likeness(False, _no_replay(changed))
     different = _differences(plain, changed)
     own = _differences(plain, again) if again is not None else []
     least = _last_place(plain) if rounds else 0.0

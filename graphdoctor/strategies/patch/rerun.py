@@ -37,6 +37,7 @@ MOST_STEPS = 50  # of optimizers: by then what a graph gets wrong has reached th
 MOST_STEPS_ON_GPU = 400  # where they are quick, and their time is wanted
 _FIRST_TIMED = 20  # steps; before, there are captures and caches to fill
 _FEWEST_TIMED = 20
+_ENOUGH_CALLS = 10  # of a captured step, by which one is replayed where two are alike
 Optimizers = Literal["as they are", "capturable", "nudged"]
 _MOST_BYTES = 256 << 20  # of weights, that are handed from one process to another
 
@@ -139,18 +140,20 @@ def do(job: bytes) -> bytes:
             "replays": replays,
             "step_us": counted.step_us() if device.kind == "cuda" else None,
             "fallbacks": dict(sum((model.fallbacks() for model in models), start=Counter())),
-            "unreplayed": _unreplayed(models),
+            "unreplayed": _unreplayed(models, counted.calls),
         }
     sys.stdout.flush()
     return pickle.dumps(made)
 
 
-def _unreplayed(captured: Iterable[Tallied]) -> dict[str, str]:
+def _unreplayed(captured: Iterable[Tallied], calls: Mapping[str, int]) -> dict[str, str]:
     """By name what was replayed in no call, and why; nothing that had only its first calls, which are eager."""
     replayed, reasons = Counter[str](), dict[str, Counter[str]]()
     for each in captured:
         replayed[each.name] += each.replayed
         reasons.setdefault(each.name, Counter()).update(each.fallbacks())
+        if calls.get(each.name, 0) >= _ENOUGH_CALLS and not reasons[each.name]:
+            reasons[each.name][f"each of its {calls[each.name]} calls had another signature."] = 1
     return {
         name: max(found, key=lambda reason: found[reason])
         for name, found in reasons.items()
@@ -168,6 +171,7 @@ class _Counted:
 
     def __init__(self, task: Task) -> None:
         self.steps = self.replays = 0
+        self.calls = Counter[str]()  # of captured steps, by name
         self.is_over = False
         self._task = task
         self._ends_at_s = time.monotonic() + task.enough_s
@@ -207,6 +211,7 @@ class _Counted:
 
     def around(self, step: Tallied, call: Callable[[], object]) -> object:
         """Make a call of a captured step. The first one runs eagerly, and tells what a replay stands for."""
+        self.calls[step.name] += 1
         if self._of_call.get(id(step), 0):
             self._begin()
         self._inside = 0

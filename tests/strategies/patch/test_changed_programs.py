@@ -130,10 +130,14 @@ def waits(x):
 def rare(x):
     return x + 1
 
-for number in range(8):
+@graphdoctor.capture
+def differs(x, number):
+    return x + number
+
+for number in range(12):
     x = torch.ones(3, device="cuda")
     with torch.no_grad():
-        doubles(x), waits(x)
+        doubles(x), waits(x), differs(x, number)
         if number < 2:
             rare(x)
 """
@@ -145,7 +149,8 @@ def test_a_captured_function_that_only_runs_eagerly_is_named(tmp_path: Path) -> 
     task = Task(Program(str(tmp_path / "waits.py")), str(tmp_path), "emulated", "h100", MOST_STEPS)
     with reruns(60.0) as run:
         made = run(task)
-    assert made.failure == "" and made.replays > 0 and {*made.unreplayed} == {"waits"}
+    assert made.failure == "" and made.replays > 0 and {*made.unreplayed} == {"waits", "differs"}
+    assert made.unreplayed["differs"] == "each of its 12 calls had another signature."
     assert made.unreplayed["waits"].startswith("GD101 host-read (waits.py:10)")
 
 
