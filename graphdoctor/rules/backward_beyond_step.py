@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from graphdoctor.rules.causes.edits import put_before
 from graphdoctor.rules.causes.source import kept_until
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
+from graphdoctor.values.figures import joined
 from graphdoctor.values.finding import Edit
 from graphdoctor.values.host_events import EarlierGraph
 from graphdoctor.values.locations import Lines
@@ -93,13 +94,18 @@ class BackwardBeyondStep(RecordingRule):
         return step, (torch.randn(8, 4, device="cuda"),)
 
 
-def _cure(holder: str, step: Lines | None) -> tuple[str, tuple[Edit, ...]]:
-    """How to release the AccumulateGrad node that `holder` references: variables, or a tensor of the model."""
-    if step is not None and (variables := _VARIABLE.findall(holder)):
-        return _release(variables, step)
-    its, it = ("its", "it") if holder.count("`") == 2 else ("their", "them")
-    if holder.startswith("`"):
-        return _LET_GO.format(what=holder, its=its, it=it), ()
+def _cure(holders: Sequence[str], step: Lines | None) -> tuple[str, tuple[Edit, ...]]:
+    """How to release the AccumulateGrad node that `holders` reference: variables, or tensors of the model."""
+    variables = [found[1] for each in holders if (found := _VARIABLE.match(each))]
+    tensors = [each for each in holders if not _VARIABLE.match(each)]
+    its, it = ("its", "it") if len(tensors) == 1 else ("their", "them")
+    if step is not None and variables:
+        fix, edits = _release(variables, step)
+        if not tensors:
+            return fix, edits
+        return f"{fix} After line {step.last}, replace {joined(tensors)} with {its} detach().", ()
+    if holders[0].startswith("`"):
+        return _LET_GO.format(what=joined(tensors or holders), its=its, it=it), ()
     return "Before each step, `del` every tensor that references the node.", ()
 
 
@@ -118,8 +124,9 @@ def _release(variables: list[str], step: Lines) -> tuple[str, tuple[Edit, ...]]:
 def _message(event: EarlierGraph) -> str:
     if not event.kept_by:
         return f"The backward pass reaches {event.name}, whose forward ran before the step."
-    kept_by = event.kept_by[0].upper() + event.kept_by[1:]
-    references = "reference" if " and " in kept_by else "references"
+    kept_by = joined(event.kept_by)
+    kept_by = kept_by[0].upper() + kept_by[1:]
+    references = "reference" if len(event.kept_by) > 1 else "references"
     return (
         "`backward()` uses an AccumulateGrad node of an earlier step."
         f" {kept_by} still {references} that node, whose stream a capture cannot use."

@@ -90,7 +90,9 @@ class Target:
     is_warm: bool = False
     rebound: tuple[str, ...] = ()
     lines: Lines | None = None  # of a step that is a part of a function
-    held_by: str = ""  # "`loss` (train.py:12)": what a warm one's program holds of an earlier step
+    held_by: tuple[
+        str, ...
+    ] = ()  # "`loss` (train.py:12)": what a warm one's program holds of an earlier step
 
     @property
     def tried_on(self) -> str:

@@ -106,10 +106,10 @@ class UnorderedWork(MayBeRefused, frozen=True, tag="stream-order"):
 class EarlierGraph(MayBeRefused, frozen=True, tag="earlier-graph"):
     """A backward pass reaches autograd's nodes from before the step.
 
-    `kept_by` are the tensors or variables that keep the node, "" for a node that is no accumulation.
+    `kept_by` are the tensors or variables that keep the node, none for a node that is no accumulation.
     """
 
-    kept_by: str = ""
+    kept_by: tuple[str, ...] = ()
 
 
 class DdpOnDefaultStream(MayBeRefused, frozen=True, tag="default-stream-ddp"):

@@ -37,8 +37,8 @@ def test_a_variable_that_the_step_reaches_is_named_with_its_line() -> None:
     model = torch.nn.Linear(4, 1)
     loss = model(torch.ones(2, 4)).sum()
     loss.backward()
-    mark_held_accumulations({"model": model, "loss": loss}, "`loss` (train.py:3)")
-    assert set(marks_of(model)) == {"`loss` (train.py:3)"}
+    mark_held_accumulations({"model": model, "loss": loss}, ["`loss` (train.py:3)"])
+    assert set(marks_of(model)) == {("`loss` (train.py:3)",)}
 
 
 def test_a_loss_that_is_still_there_holds_the_accumulations_of_its_parameters_only() -> None:
@@ -47,8 +47,8 @@ def test_a_loss_that_is_still_there_holds_the_accumulations_of_its_parameters_on
     assert marks_of(model) == []
     loss = model[1](torch.ones(2, 4)).sum()
     loss.backward()
-    mark_held_accumulations({"model": model}, "`loss` (line 3)")
-    assert marks_of(model) == ["`loss` (line 3)"] * 2
+    mark_held_accumulations({"model": model}, ["`loss` (line 3)"])
+    assert marks_of(model) == [("`loss` (line 3)",)] * 2
     del loss
     assert marks_of(model) == []
 
@@ -57,7 +57,7 @@ def test_a_tensor_of_the_roots_that_holds_them_is_named_by_its_path() -> None:
     model = torch.nn.Linear(4, 1)
     kept = model(torch.ones(2, 4))
     mark_held_accumulations({"model": model, "kept": kept})
-    assert marks_of(model) == ["`kept`"] * 2
+    assert marks_of(model) == [("`kept`",)] * 2
 
 
 def test_what_was_detached_holds_nothing() -> None:
@@ -99,7 +99,7 @@ def test_the_backward_pass_of_a_step_tells_once_of_what_is_held() -> None:
         data = torch.ones(2, 4, device="cuda")
         held = model(data).sum()
         held.backward()
-        mark_held_accumulations({"model": model}, "`held` (line 1)")
+        mark_held_accumulations({"model": model}, ["`held` (line 1)"])
         told = Told()
         with device.observed_by(EarlierGraphs(told)):
             model(data).sum().backward()
@@ -107,7 +107,7 @@ def test_the_backward_pass_of_a_step_tells_once_of_what_is_held() -> None:
             EarlierGraph(
                 "a gradient's accumulation, kept alive by `held` (line 1)",
                 refusal=LEGACY,
-                kept_by="`held` (line 1)",
+                kept_by=("`held` (line 1)",),
             )
         ]
 

@@ -7,8 +7,9 @@ the one that accumulates a parameter's gradient. No capture may depend on the de
 from __future__ import annotations
 
 import gc
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -58,21 +59,22 @@ class EarlierGraphs(Observer):
         number = node._sequence_nr()
         if number == _NO_FORWARD:
             metadata: Any = node.metadata
-            kept_by = metadata.get(_KEPT_BY, "")
-            name = f"{_ACCUMULATION}, kept alive by {kept_by}" if kept_by else ""
+            kept_by = metadata.get(_KEPT_BY, ())
+            name = f"{_ACCUMULATION}, kept alive by {joined(kept_by)}" if kept_by else ""
         else:
             is_made = number >= self.first_node or number in made or self._was_captured(number)
-            name, kept_by = "" if is_made else node.name(), ""
+            name, kept_by = "" if is_made else node.name(), ()
         if name:
             self._has_told = True
             self._device.event(EarlierGraph(name, refusal=LEGACY, kept_by=kept_by))
 
 
-def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> None:
+def mark_held_accumulations(roots: Mapping[str, object], holders: Sequence[str] = ()) -> None:
     """Mark the accumulations of gradients that something from before the step keeps alive.
 
     Autograd makes one for a parameter where there is none, and it stays on the stream of that time.
-    A tensor of the roots is named by its path, else what keeps it is `holders`.
+    Variables of the program among `holders`, with their lines, and tensors of the roots, by their paths, are
+    named together: all have to let go. Else what keeps a node is named, as far as that is known.
     """
     marked(roots, _KEPT_BY)  # by an analysis before this one
     # torch 2.13 or newer has this process-wide setting.
@@ -80,15 +82,21 @@ def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> N
     if is_overridden is not None and is_overridden():
         return
     if held := _held_by_others(roots):
-        paths = _paths_to_accumulations(named_tensors(roots))
+        variables = tuple(holder for holder in holders if holder.startswith("`"))
         # A variable of the program's own is a root, too: `holders` say on which line it is bound.
-        own = {path for path in paths.values() if f"{path} (" not in holders}
-        names = [path for path in dict.fromkeys(paths.values()) if path in own]
+        bound = {holder[1:].partition("`")[0] for holder in variables}
+        paths = {
+            node: [
+                f"`{path}`" for path in each if re.split(r"[.[]", path, maxsplit=1)[0] not in bound
+            ]
+            for node, each in _paths_to_accumulations(named_tensors(roots)).items()
+        }
+        names = [*dict.fromkeys(path for node in held for path in paths.get(node, ()))]
         more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-        of_model = joined([*names[:_NAMED], *more])
+        of_model = (*names[:_NAMED], *more)
         for node in held:
-            by = of_model if paths.get(node) in own else holders
-            node.metadata[_KEPT_BY] = by or "a tensor from before"
+            by = (*variables, *of_model) if variables or paths.get(node) else tuple(holders)
+            node.metadata[_KEPT_BY] = by or ("a tensor from before",)
 
 
 def renew_held_accumulations(roots: Mapping[str, object]) -> None:
@@ -140,9 +148,9 @@ def _parameters_of_data_parallel() -> set[torch.Tensor]:
     }
 
 
-def _paths_to_accumulations(tensors: Mapping[str, torch.Tensor]) -> dict[Any, str]:
-    """Which of these tensors hangs on each, in the program's words."""
-    found: dict[Any, str] = {}
+def _paths_to_accumulations(tensors: Mapping[str, torch.Tensor]) -> dict[Any, list[str]]:
+    """Which of these tensors hang on each, by path."""
+    found: dict[Any, list[str]] = {}
     for path, tensor in tensors.items():
         waiting, seen = [tensor.grad_fn], set()
         while waiting:
@@ -151,7 +159,7 @@ def _paths_to_accumulations(tensors: Mapping[str, torch.Tensor]) -> dict[Any, st
                 continue
             seen.add(node)
             if node._sequence_nr() == _NO_FORWARD:
-                found.setdefault(node, f"`{path}`")
+                found.setdefault(node, []).append(path)
             waiting += [earlier for earlier, _ in node.next_functions]
     return found
 

@@ -45,7 +45,6 @@ from graphdoctor.target.state.paths import StatePath
 from graphdoctor.target.state.plain import SCALARS
 from graphdoctor.target.state.tree import Tree
 from graphdoctor.target.target import Inputs, Target
-from graphdoctor.values.figures import joined
 from graphdoctor.values.locations import Lines, Location
 from graphdoctor.values.report import Mode
 
@@ -209,7 +208,7 @@ class LoopStep(SeenStep):
     loop: Loop = None  # type: ignore[assignment]
     follower: Follower = None  # type: ignore[assignment]
     namespace: dict[str, object] = field(default_factory=dict)
-    held_by: str = ""  # variables that hang on a step before, as this one begins
+    held_by: tuple[str, ...] = ()  # variables that hang on a step before, as this one begins
     taken: TakenItems = field(default_factory=TakenItems)
     is_learned: bool = False  # from the steps that ran, which are counted
     _floats: dict[str, float] = field(default_factory=dict)
@@ -236,8 +235,8 @@ class LoopStep(SeenStep):
         variables, values = self.loop.variables, self.values(frame)
         if self.saved is None:
             if marked(values):
-                names = joined([*_holders(self.loop.span, frame)])
-                self.held_by = names or "a tensor of an earlier step"
+                names = tuple(_holders(self.loop.span, frame))
+                self.held_by = names or ("a tensor of an earlier step",)
             self.saved = SavedSteps.begin(values)
         given = {n: values[n] for n in variables.varying if n in values and is_given(values[n])}
         if len(self.saved.beginnings) == 1:

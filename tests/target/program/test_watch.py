@@ -206,6 +206,43 @@ for i in range(10):
     assert (edit.start_line, edit.start_column, edit.new_text) == (8, 5, "out = loss = None\n    ")
 
 
+def test_what_the_model_holds_of_the_step_before_is_named_with_the_variables(
+    tmp_path: Path,
+) -> None:
+    body = """\
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net, self.gate, self.penalty = model, None, None
+    def forward(self, x):
+        self.gate = self.net(x).sigmoid()
+        self.penalty = self.gate.square().mean()
+        return x * self.gate
+gated = Gated()
+for i in range(10):
+    x = torch.randn(2, 4, device="cuda")
+    loss = gated(x).square().mean() + gated.penalty
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.report is not None
+    (found,) = (one for one in step.report.findings if one.rule == "GD117")
+    assert (
+        "`loss` (program.py:17), `gated.gate` and `gated.penalty` still reference" in found.message
+    )
+    assert found.fix == (
+        "Add `loss = None` before line 17. After line 20, replace `gated.gate` and `gated.penalty` with their"
+        " detach()."
+    )
+    assert found.edits == ()
+    cured = body.replace("    loss = g", "    loss = None\n    loss = g") + (
+        "    gated.gate, gated.penalty = gated.gate.detach(), gated.penalty.detach()\n"
+    )
+    assert "GD117" not in only(ran(tmp_path / "cured", cured))[3]
+
+
 def test_what_a_step_reads_of_the_step_before_is_detached_where_it_is_complete(
     tmp_path: Path,
 ) -> None:
