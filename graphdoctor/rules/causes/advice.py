@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from graphdoctor.operators import Transfer, transfer_of
 from graphdoctor.operators.conditions import has_nested
@@ -23,7 +23,7 @@ from graphdoctor.rules.causes.source import (
     written,
 )
 from graphdoctor.rules.causes.words import place_words
-from graphdoctor.source.trees import scope_at, statements_of
+from graphdoctor.source.trees import last_name, scope_at, statements_of
 from graphdoctor.values.figures import names_text, shortened
 from graphdoctor.values.host_events import StreamSwitch
 from graphdoctor.values.locations import Location, is_library, line_of
@@ -382,7 +382,7 @@ def for_python_data(op: Op, iteration: Iteration) -> str:
         return NESTED
     if written(place, _FLEX, _FLEX):
         return _COMPILED
-    if number := _number_for_library(op, place):
+    if number := _passed_number(op, place):
         return number
     if _takes_tensors(place, iteration):
         return STACK
@@ -409,26 +409,53 @@ def for_python_data(op: Op, iteration: Iteration) -> str:
     return ""
 
 
-def _number_for_library(op: Op, place: Location) -> str:
-    """Instead of a number that the user's line passes to the library function that builds a tensor of it; or ""."""
+def _passed_number(op: Op, place: Location) -> str:
+    """Instead of a number that the user's line passes to the function that builds a tensor of it; or ""."""
     caller = op.stack[0] if op.stack else None
-    if caller is None or not is_library(place.file) or is_library(caller.file):
+    if caller is None or is_library(caller.file) or op.inputs[0].shape != ():
         return ""
     statement = statement_at(caller.file, caller.line)
-    for node in ast.walk(statement) if statement is not None and op.inputs[0].shape == () else ():
-        numbers = (
-            [each for each in node.args if _is_number(each)] if isinstance(node, ast.Call) else []
-        )
-        if numbers:
-            called = ast.unparse(node.func)  # type: ignore[attr-defined]
+    for node in ast.walk(statement) if statement is not None else ():
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        is_theirs = is_library(place.file)
+        given = [*node.args] if is_theirs else [*_given_to(place, node)]
+        number = next(filter(_is_number, given), None)
+        if number is not None:
+            cure = (
+                "Use torch.where or masked_fill, which take numbers,"
+                if is_theirs
+                else f"Let `{called}()` compute with the number,"
+            )
             return (
-                f"`{called}()` copies the number `{ast.unparse(numbers[0])}` of {line_of(caller)} to the GPU. Use "
-                "torch.where or masked_fill, which take numbers, or pass a GPU tensor that exists before the step."
+                f"`{called}()` copies the number `{ast.unparse(number)}` of {line_of(caller)} to the GPU. {cure} or"
+                " pass a GPU tensor that exists before the step."
             )
     return ""
 
 
+def _given_to(place: Location, call: ast.Call) -> Iterator[ast.expr]:
+    """The arguments from which a line of the called function builds its tensor."""
+    function, statement = scope_at(place.file, place.line), statement_at(place.file, place.line)
+    if isinstance(function, ast.Module) or function is None or statement is None:
+        return
+    if function.name != last_name(call.func):
+        return
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    if isinstance(call.func, ast.Attribute) and names[:1] == ["self"]:
+        del names[0]
+    read = names_in(statement)
+    pairs = [
+        *zip(names, call.args, strict=False),
+        *((each.arg, each.value) for each in call.keywords),
+    ]
+    yield from (value for name, value in pairs if name in read)
+
+
 def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        node = node.operand
     return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 

@@ -647,6 +647,41 @@ for i in range(10):
     assert only(ran(tmp_path / "cured", cured))[2:] == ("safe", ())
 
 
+def test_a_number_that_a_line_of_the_program_passes_to_its_own_package_is_named_with_that_line(
+    tmp_path: Path,
+) -> None:
+    package = tmp_path / "own_layers"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    floor = "import torch\ndef floored(x, low, scale=1.0):\n    return torch.maximum(x * scale, BOUND)\n"
+    bound = "torch.as_tensor(low, device=x.device)"  # torch.tensor() warns of a tensor
+    body = """\
+from own_layers.floor import floored
+for i in range(10):
+    x = torch.randn(2, 4, device="cuda")
+    floored(model(x), -0.5, scale=2.0).square().mean().backward()
+    opt.step()
+    opt.zero_grad()
+"""
+    file = package / "floor.py"
+    file.write_text(floor.replace("BOUND", bound))
+    (package / "ceiling.py").write_text(floor.replace("maximum", "clamp").replace("BOUND", "low"))
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.report is not None
+    (found,) = (one for one in step.report.findings if one.rule == "GD105")
+    assert found.location is not None and found.location.file == str(file)
+    assert found.fix == (
+        "`floored()` copies the number `-0.5` of line 9 of program.py to the GPU. Let `floored()` compute with the"
+        " number, or pass a GPU tensor that exists before the step."
+    )
+    given = body.replace("-0.5, ", "low, ").replace(
+        "for i", 'low = torch.tensor(-0.5, device="cuda")\nfor i'
+    )
+    assert only(ran(tmp_path / "given", given))[2:] == ("safe", ())
+    computed = body.replace("layers.floor", "layers.ceiling")
+    assert only(ran(tmp_path / "computed", computed))[2:] == ("safe", ())
+
+
 def test_a_count_of_steps_below_the_step_is_no_state_of_it(tmp_path: Path) -> None:
     body = """\
 iter_num = 0
