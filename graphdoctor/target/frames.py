@@ -6,6 +6,7 @@ import linecache
 import os
 import sys
 import sysconfig
+import threading
 from functools import cache
 from importlib.util import find_spec
 from inspect import CO_OPTIMIZED
@@ -159,6 +160,21 @@ def bytes_of_expression(place: Location) -> tuple[int, int] | None:
     return start, end
 
 
+def frame_of_engine(outermost: FrameType) -> FrameType | None:
+    """The frame that waits for autograd's engine, where `outermost` is the last one of the engine's thread.
+
+    The engine runs the backward pass of a GPU in a thread of its own, on whose stack there is nobody who called it.
+    """
+    own = threading.get_ident()
+    if outermost.f_code.co_name == _ENGINE or any(
+        each.ident == own and not isinstance(each, threading._DummyThread)
+        for each in threading.enumerate()
+    ):
+        return None
+    found = [frame for frame in sys._current_frames().values() if frame.f_code.co_name == _ENGINE]
+    return found[0] if len(found) == 1 else None
+
+
 def locate(depth: int = 1) -> Place:
     """The nearest user frame of the calling thread, and up to eight user frames in all.
 
@@ -188,7 +204,7 @@ def locate_from(frame: FrameType | None) -> Place:
             in_engine = in_engine or not found
         elif seen.is_start:
             break
-        frame = frame.f_back
+        frame = frame.f_back or frame_of_engine(frame)
     if not found and generated is not None:
         found.append(generated)
     return Place(found[0] if found else None, tuple(found[1:]), in_engine)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import collections
 import functools
 import importlib
 import os
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +94,41 @@ def test_a_gradient_hook_is_users_code_inside_autograds_engine() -> None:
     (place,) = places
     assert place.location is not None and place.location.function == "hook"
     assert not place.in_engine
+
+
+def test_the_engine_s_own_thread_leads_to_the_line_that_waits_for_it() -> None:
+    """As a backward pass on a GPU: Python knows nothing of the thread, and its stack begins there."""
+    found: list[Place] = []
+    runs = _thread.allocate_lock()
+    runs.acquire()
+
+    def node_runs() -> None:
+        found.append(locate())
+        runs.release()
+
+    def _engine_run_backward() -> None:
+        _thread.start_new_thread(node_runs, ())
+        runs.acquire()
+
+    def backward() -> None:
+        _engine_run_backward()
+
+    backward()
+    (place,) = found
+    names = [each.function for each in (place.location, *place.stack) if each is not None]
+    assert names[:3] == ["node_runs", "_engine_run_backward", "backward"]
+
+
+def test_a_thread_of_the_program_is_not_the_engine_s() -> None:
+    found: list[Place] = []
+
+    def _engine_run_backward() -> None:
+        thread = threading.Thread(target=lambda: found.append(locate()))
+        thread.start()
+        thread.join()
+
+    _engine_run_backward()
+    assert [each.function for each in found[0].stack] == []
 
 
 def test_the_user_s_own_line_is_found_behind_any_number_of_library_frames(tmp_path) -> None:

