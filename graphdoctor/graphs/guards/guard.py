@@ -271,7 +271,7 @@ def _is_watched_whole(held: object) -> bool:
 
 
 def _only(held: dict[str, object], names: set[str]) -> dict[object, object]:
-    return {name: value for name, value in held.items() if name in names}
+    return {name: held[name] for name in names if name in held}  # torch holds 1,500 names
 
 
 def _values_of(variables: Now, _: object) -> Iterable[object]:
