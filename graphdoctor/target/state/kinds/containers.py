@@ -71,13 +71,17 @@ class Container(Object):
 class Dict(Container):
     types: ClassVar[tuple[type, ...]] = (dict,)
 
+    def __init__(self, cls: type) -> None:
+        super().__init__(cls)
+        self.read: Any = (cls if cls is MappingProxyType else dict_of(cls)).items
+
     def items(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
         path, value, shown = visit
         prefix = path
         if not shown and path.name in _FLATTENED and path.parent is not None:
             prefix = path.parent
         objects: list[Visit] = []
-        for index, (key, child) in enumerate(self.pairs(value)):
+        for index, (key, child) in enumerate(list(self.read(value))):
             if isinstance(key, SCALARS):
                 yield Visit(prefix.item(key), child)
             else:
@@ -94,14 +98,11 @@ class Dict(Container):
         elif key in value:
             dict.__setitem__(value, key, new)
 
-    def pairs(self, value: Any) -> list[tuple[Any, object]]:
-        return list(dict_of(self.cls).items(value))
-
     def saved_items(self, value: Any) -> Restore:
         return saved_dict(value)
 
     def node(self, value: Any, into_objects: bool) -> Node:
-        pairs = self.pairs(value)
+        pairs = list(self.read(value))
         content = [(key_step(key), part) for key, part in pairs]
         keys = [key for key, _ in pairs]
         make, put = partial(self.blank, value), partial(self.fill, keys)
@@ -219,9 +220,6 @@ class View(Dict, Fixed):
 
     types: ClassVar[tuple[type, ...]] = (MappingProxyType,)
     save = Fixed.save
-
-    def pairs(self, value: Any) -> list[tuple[Any, object]]:
-        return list(value.items())
 
     def node(self, value: Any, into_objects: bool) -> Node:
         return replace(super().node(value, into_objects), put=None)

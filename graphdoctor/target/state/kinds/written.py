@@ -28,6 +28,8 @@ def dict_items(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
 
 def put_items(held: dict[Any, Any], items: Sequence[tuple[Any, Any]]) -> None:
     """Keys, values and their order. Writes only when something differs."""
+    if not items and not dict.__len__(held):  # as a dozen of each module's
+        return
     kind = dict_of(type(held))
     if len(items) == kind.__len__(held) and all(map(is_, chain(*kind.items(held)), chain(*items))):
         return
