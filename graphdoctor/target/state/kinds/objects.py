@@ -79,7 +79,8 @@ class Object(Kind):
 
     def own(self, value: object) -> dict[str, object]:
         """Attributes, and slots that are set."""
-        return dict(attributes(value)) | dict(slots_of(value))
+        own = dict(attributes(value))
+        return own | dict(slots_of(value)) if slots(value) else own
 
     def parts(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
         """What is its own, and the user's classes that it is an instance of."""
