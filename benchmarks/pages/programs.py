@@ -40,7 +40,7 @@ def programs() -> Iterator[str]:
     yield from table(head, map(_public, rows))
     about, *rows = jsonl(BY_HAND)
     yield (
-        "Six of them, compared with versions with `torch.cuda.graph` that were written by hand"
+        f"{len(rows)} of them, compared with versions with `torch.cuda.graph` that were written by hand"
         " (`benchmarks/gpu/programs/by_hand/`), timed in turns in another run"
         f" ({about['date']}, graphdoctor {about['code']}):\n"
     )
