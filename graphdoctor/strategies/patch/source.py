@@ -9,7 +9,7 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 import libcst as cst
@@ -337,7 +337,7 @@ class _Editor(cst.CSTTransformer):
                 if here.instead is None:
                     made += [_below(here.above, statement), *here.below]
                 else:
-                    made += [*_with_blank_line(here.instead, statement), *here.below]
+                    made += [*_with_blank_lines(here.instead, statement), *here.below]
         return made
 
 
@@ -370,13 +370,15 @@ def _below(above: Sequence[_Statement], statement: _Statement) -> _Statement:
     return statement.with_changes(leading_lines=[_BLANK, _BLANK, *lines])
 
 
-def _with_blank_line(instead: Sequence[_Statement], statement: _Statement) -> Sequence[_Statement]:
-    """With the empty line above it that the replaced statement had."""
+def _with_blank_lines(instead: Sequence[_Statement], statement: _Statement) -> Sequence[_Statement]:
+    """With the empty lines above it that the replaced statement had."""
     lines = statement.leading_lines  # type: ignore[attr-defined]
-    if not instead or not lines or lines[0].comment is not None:
+    if not instead:
         return instead
     first, *others = instead
-    return [first.with_changes(leading_lines=[_BLANK, *first.leading_lines]), *others]  # type: ignore[attr-defined]
+    above = takewhile(lambda line: not line.comment, lines)
+    own = [*dropwhile(lambda line: not line.comment, first.leading_lines)]  # type: ignore[attr-defined]
+    return [first.with_changes(leading_lines=[*above, *own]), *others]
 
 
 def _parted(line: cst.SimpleStatementLine, planned: Mapping[int, _Planned]) -> list[_Statement]:

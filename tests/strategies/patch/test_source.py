@@ -131,6 +131,18 @@ def test_statements_become_a_call_and_a_function_stands_above_their_loop(tmp_pat
     )
 
 
+def test_what_comes_instead_has_the_empty_lines_above_it_that_were_there(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text("a = 1\n\n\ndef f():\n    pass\n\nb = 2\n")
+    function, line = at(file, "def f():\n    pass"), at(file, "b = 2")
+    text = changed(
+        file,
+        Instead(function, function, "\n\ndef f(x):\n    pass"),
+        Instead(line, line, "b = 3"),
+    )
+    assert text == "a = 1\n\n\ndef f(x):\n    pass\n\nb = 3\n"
+
+
 def test_a_decorator_goes_above_the_others(tmp_path: Path) -> None:
     file = tmp_path / "x.py"
     file.write_text("class A:\n    @b\n    def f(self):\n        pass\n")
