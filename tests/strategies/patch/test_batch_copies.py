@@ -144,6 +144,23 @@ def test_other_copies_are_left_to_the_reader(
     assert step.change and "GD104" not in step.cured
 
 
+@pytest.mark.parametrize(("marked", "is_cured"), [(["y ="], True), (["y =", "loss ="], False)])
+def test_what_is_found_above_the_captured_function_is_handled(
+    marked: list[str], is_cured: bool, tmp_path: Path
+) -> None:
+    """As a GAN draws its labels with NumPy, and copies them."""
+    file = tmp_path / "train.py"
+    above = "y = torch.FloatTensor([2.0, 3.0]).to(device)"
+    source = LOOP.format(above=above, loss="(model(x).sum(1) - y)")
+    found = [
+        replace(HOST_READ, rule="GD105", location=Location(str(file), number, "<module>"))
+        for number, line in enumerate(source.split("\n"), 1)
+        if any(text in line for text in marked)
+    ]
+    _, step = _patched(file, source, *found)
+    assert step.change and ("GD105" in step.cured) == is_cured
+
+
 def test_an_index_on_the_cpu_is_no_copy_of_the_batch(tmp_path: Path) -> None:
     file, source = tmp_path / "train.py", LOOP.format(above="pass", loss="model(x.to(device))[y]")
     line = next(n for n, text in enumerate(source.split("\n"), 1) if "x.to(" in text)

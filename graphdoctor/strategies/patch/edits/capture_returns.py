@@ -1,4 +1,4 @@
-"""The loop that computes returns from a rollout -> a function beside that of the training step, captured as well.
+"""Captures the loop that computes the returns of a rollout, in a function beside that of the training step.
 
 An agent that learns from a rollout runs small operators for each of its steps, without gradients, before it trains.
 """

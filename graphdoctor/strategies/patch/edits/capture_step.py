@@ -97,7 +97,7 @@ class CaptureStep:
     def _proposal(self, step: ProgramStep, text: str, span: Span) -> Proposal:
         assert step.report is not None
         file = step.location.file
-        prepared: tuple[ast.stmt, ...] = ()
+        outside: tuple[ast.stmt, ...] = ()
         if (function := _whole_function(span)) is not None:
             self._wrapper.check([function])
             at = At(file, function.lineno, function.col_offset)
@@ -116,12 +116,12 @@ class CaptureStep:
             values = frozenset(step.host_values)
             extraction = Extraction(file, text, span, parts, values, modules, self._wrapper)
             changes, names = extraction.changes(), extraction.names
-            batch, prepared = extraction.batch, parts.prepared
+            batch, outside = extraction.batch, (*parts.prepared, *parts.shown)
         changes = (*changes, *unchecked_distributions(step.report.findings, file))
         estimate = step.report.estimate
         gain = estimate.whole_speedup if estimate is not None else None
         refused = {f.rule for f in step.report.findings if f.effect == "capture-fails"}
-        cures = _cured_copies(step.report.findings, file, _statements(span), batch, prepared)
+        cures = _cured(step.report.findings, file, _statements(span), batch, outside)
         left = sorted(refused.difference(self.cures, cures))
         once = f" once {joined(left)} {'is' if len(left) == 1 else 'are'} fixed" if left else ""
         predicted = f" ({ratio_range(gain)}, predicted{once})" if gain is not None else ""
@@ -138,18 +138,24 @@ class CaptureStep:
         )
 
 
-def _cured_copies(
+def _cured(
     findings: Iterable[Finding],
     file: str,
     statements: Sequence[ast.stmt],
     batch: set[str],
-    prepared: Sequence[ast.stmt],
+    outside: Sequence[ast.stmt],
 ) -> tuple[str, ...]:
-    """The rule of copies to the GPU, if all of them are above the captured statements or copy the batch."""
-    found = [each for each in findings if each.rule == _COPY]
-    lines = {n for s in prepared for n in range(s.lineno, (s.end_lineno or s.lineno) + 1)}
-    inside = [f for f in found if f.location is None or f.location.line not in lines]
-    return (_COPY,) if found and are_copies(inside, file, statements, batch) else ()
+    """The rules of which each finding is in a statement outside the captured function, or is a copy of the batch."""
+    lines = {n for s in outside for n in range(s.lineno, (s.end_lineno or s.lineno) + 1)}
+    found: dict[str, list[Finding]] = {}  # what is inside, by rule
+    for each in findings:
+        inside = found.setdefault(each.rule, [])
+        place = each.location
+        if place is None or place.file != file or place.line not in lines:
+            inside.append(each)
+    if are_copies(found.get(_COPY, ()), file, statements, batch):
+        found[_COPY] = []
+    return tuple(rule for rule, inside in found.items() if not inside)
 
 
 def span_of_step(text: str, step: ProgramStep) -> Span:
