@@ -8,7 +8,7 @@ from graphdoctor.operators import Transfer
 from graphdoctor.rules.causes.advice import for_copy
 from graphdoctor.rules.causes.copies import transfers, undoes_a_copy
 from graphdoctor.rules.causes.draws import for_drawn_copy
-from graphdoctor.rules.causes.edits import as_slice, made_on_gpu
+from graphdoctor.rules.causes.edits import as_slice, index_made_on_gpu, made_on_gpu
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
@@ -62,7 +62,9 @@ class HostToDeviceCopy(RecordingRule):
                     transfer.op,
                     _message(transfer),
                     fix=for_drawn_copy(place) or for_copy(transfer, iteration),
-                    edits=as_slice(place) if transfer.hidden else made_on_gpu(place),
+                    edits=as_slice(place) or index_made_on_gpu(place)
+                    if transfer.hidden
+                    else made_on_gpu(place),
                 )
 
     @staticmethod

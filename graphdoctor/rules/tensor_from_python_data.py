@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.advice import ELEMENT, STACK, for_python_data
 from graphdoctor.rules.causes.copies import transfers
+from graphdoctor.rules.causes.draws import for_drawn_copy
 from graphdoctor.rules.causes.edits import filled, stacked
 from graphdoctor.rules.causes.words import tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
@@ -46,7 +47,8 @@ class TensorFromPythonData(RecordingRule):
                         f"A {tensor_words(transfer.source)} is built from Python data on the CPU, "
                         "then copied to the GPU."
                     )
-                    fix = for_python_data(transfer.op, iteration)
+                    fix = for_drawn_copy(transfer.op.location)
+                    fix = fix or for_python_data(transfer.op, iteration)
                     edit = {STACK: stacked, ELEMENT: filled}.get(fix)
                     edits = edit(transfer.op.location) if edit is not None else ()
                     yield at_op(iteration.index, transfer.op, message, fix=fix, edits=edits)

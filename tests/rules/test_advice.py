@@ -180,6 +180,27 @@ def last_by_slice() -> object:
     return lambda x: x[:, -1:] * 1, (cuda(4, 8),)
 
 
+def chosen_by_rows_of_cpu() -> object:
+    """As a C51 takes the distribution of each action."""
+    return lambda x, column: x[torch.arange(len(x)), column] * 2, (cuda(4, 8), cuda(4).long())
+
+
+def chosen_by_rows_of_gpu() -> object:
+    return (
+        lambda x, column: x[torch.arange(len(x), device=x.device), column] * 2,
+        (cuda(4, 8), cuda(4).long()),
+    )
+
+
+def labels_by_numpy() -> object:
+    """As a conditional GAN draws its labels."""
+    return lambda x: x + torch.cuda.LongTensor(np.random.randint(0, 4, 8)), (cuda(4, 8),)
+
+
+def labels_by_torch() -> object:
+    return lambda x: x + torch.randint(0, 4, (8,), device="cuda"), (cuda(4, 8),)
+
+
 def by_rows_of_cpu() -> object:
     rows = torch.tensor([2, 0, 1])
     return lambda x: x[rows] * 2, (cuda(4, 8),)
@@ -511,9 +532,16 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
         'Move `rows` to the GPU before the step: `rows = torch.as_tensor(rows, device="cuda")`',
         by_rows_of_gpu,
     ),
+    (
+        "GD104",
+        chosen_by_rows_of_cpu,
+        "Create the index on the GPU: `torch.arange(len(x), device=x.device)`.",
+        chosen_by_rows_of_gpu,
+    ),
     ("GD104", matched, "end the captured region there", matched_before),
     ("GD104", zeroed, "index_fill_", zeroed_by_fill),
     ("GD105", boxes_counted, "torch.full", boxes_filled),
+    ("GD105", labels_by_numpy, "Draw on the GPU: `torch.randint(0, 4, size, ", labels_by_torch),
     ("GD105", element, "y[0, 0].fill_(1.0)", element_filled),
     ("GD105", jagged, "Keep the padded tensor", padded),
     ("GD106", repeated, "Pass output_size=", repeated_to_a_size),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from graphdoctor.operators import Transfer, transfer_of
 from graphdoctor.operators.conditions import has_nested
 from graphdoctor.rules.causes.branch_points import Branch
+from graphdoctor.rules.causes.edits import device_of_indexed, made_indices
 from graphdoctor.rules.causes.numbers import dimension_of
 from graphdoctor.rules.causes.reads import tensor_lines
 from graphdoctor.rules.causes.source import (
@@ -344,9 +345,12 @@ def _for_index(place: Location | None, copied: Location | None) -> str:
     `copied` is the line whose copy to the CPU the variable may depend on, as that of a matcher does.
     """
     statement = statement_at(place.file, place.line) if place is not None else None
-    slices = (
-        [n.slice for n in ast.walk(statement) if isinstance(n, ast.Subscript)] if statement else []
-    )
+    indexed = [n for n in ast.walk(statement) if isinstance(n, ast.Subscript)] if statement else []
+    for node in indexed:
+        if made := made_indices(node):
+            code = ast.unparse(made[0])
+            return f"Create the index on the GPU: `{code[:-1]}, {device_of_indexed(node)})`."
+    slices = [node.slice for node in indexed]
     parts = [
         part for each in slices for part in (each.elts if isinstance(each, ast.Tuple) else [each])
     ]

@@ -50,7 +50,7 @@ def for_draw(event: PythonEvent, reached: Difference | None) -> str:
 def for_drawn_copy(place: Location | None) -> str:
     """For a copy of an array that NumPy draws on the same line; "" if none does."""
     drawn = _on_gpu(place, "")
-    return f"Draw on the GPU: `{drawn}`." if "(size, " in drawn else ""
+    return f"Draw on the GPU: `{drawn}`." if "size, device=" in drawn else ""
 
 
 def for_cpu_value(at: Op, reached: Difference | None) -> str:

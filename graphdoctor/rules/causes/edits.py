@@ -121,6 +121,30 @@ def made_on_gpu(line: _Line) -> _Edits:
 
 
 @_of_users_line
+def index_made_on_gpu(line: _Line) -> _Edits:
+    """`x[torch.arange(n), y]` becomes `x[torch.arange(n, device=x.device), y]`."""
+    return tuple(
+        edit
+        for node in line.nodes
+        if isinstance(node, ast.Subscript)
+        for call in made_indices(node)
+        for edit in line.replaced(call, line.with_argument(call, device_of_indexed(node)))
+    )
+
+
+def made_indices(node: ast.Subscript) -> list[ast.Call]:
+    """The indices that torch makes in the brackets, on no device that is named."""
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return [part for part in parts if isinstance(part, ast.Call) and _makes(part)]
+
+
+def device_of_indexed(node: ast.Subscript) -> str:
+    """The argument that puts an index where the indexed tensor is."""
+    is_named = isinstance(node.value, (ast.Name, ast.Attribute))
+    return f"device={ast.unparse(node.value)}.device" if is_named else 'device="cuda"'
+
+
+@_of_users_line
 def stacked(line: _Line) -> _Edits:
     """`torch.tensor([a, b], device=d)` of GPU tensors becomes `torch.stack([a, b])`."""
     for node in line.nodes:
