@@ -37,7 +37,7 @@ _LAST_CHANGED = 12  # of them those that are shown of its end, where a new funct
 _STYLES = {"safe": "green", "partly-safe": "yellow", "unsafe": "red", "unknown": "blue"}
 _MEANINGS = {
     VERDICTS["safe"][0]: "the whole step can run as one CUDA graph",
-    VERDICTS["partly-safe"][0]: "parts of the step can",
+    VERDICTS["partly-safe"][0]: "parts of the step can run as CUDA graphs",
     VERDICTS["unsafe"][0]: "a capture fails, or its replay is wrong",
     VERDICTS["unknown"][0]: "no replay could be verified",
     NOT_REACHED: "too little time or too few steps for a diagnosis",
