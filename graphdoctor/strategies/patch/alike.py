@@ -233,8 +233,7 @@ def _printed(lines: int, differing: Sequence[_Difference], *, rounds: bool) -> s
     among = "as rounding does" if rounds else "as between two runs of the program as it is"
     return (
         f"printed output is identical ({count_text(lines, 'line')}) except for"
-        f" {count_text(len(differing), 'number')}, which differ by at most {most:.1g} of their value,"
-        f" {among}"
+        f" {count_text(len(differing), 'number')}, off by at most {most:.1g} of the value, {among}"
     )
 
 
