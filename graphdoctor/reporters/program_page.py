@@ -56,7 +56,7 @@ def render(report: ProgramReport, look: Look, *, diff_file: str = "") -> str:
     _write_table(page, report)
     for note in notes_of(report):
         page.wrapped(("note", "bold cyan"), (f": {note}", ""), indent=4)
-    _write_changes(page, report)
+    _write_changes(page, report, diff_file)
     groups = _groups(report.steps)
     for numbers, step in groups:
         _write_findings_of(page, numbers, step)
@@ -124,6 +124,7 @@ def _write_table(page: Page, report: ProgramReport) -> None:
     meanings = [f"{word}: {meaning}" for word, meaning in _MEANINGS.items() if word in verdicts]
     if any(figure_now(step) for step in report.steps):
         meanings.append("speedup now: with the code as it is")
+    meanings.append("host time: its share of the run")
     page.wrapped((f"     {'; '.join(meanings)}", "dim"), indent=5)
     for number, step in enumerate(report.steps, start=1):
         if step.report is None:
@@ -199,7 +200,7 @@ def _write_between(page: Page, report: ProgramReport) -> None:
         return
     page.blank()
     count = count_text(len(waits), "host sync")
-    which = f"{count} between steps, which no graph removes"
+    which = f"{count} between steps, outside every graph"
     if page.look.show_all:
         page.paragraph(f"{which}:")
         for step, wait in waits:
@@ -222,7 +223,7 @@ def _short_places(waits: Sequence[tuple[ProgramStep, HostWait]], base: str) -> I
         before = wait.location.file
 
 
-def _write_changes(page: Page, report: ProgramReport) -> None:
+def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
     """What to change in the program: the clause of each step, then the diff as frames."""
     patch = report.patch
     is_left_out = patch is not None and patch.status == "left out"  # and says why
@@ -249,7 +250,8 @@ def _write_changes(page: Page, report: ProgramReport) -> None:
         is_last = index == len(frames) - 1
         if len(rows) > _MOST_CHANGED and not page.look.show_all:
             left_out = len(rows) - _MOST_CHANGED
-            cut = CodeRow("", f"... {left_out} more lines", "dim")
+            where = f" in {diff_file}" if diff_file else ""
+            cut = CodeRow("", f"... {left_out} more lines{where}", "dim")
             rows = [*rows[: _MOST_CHANGED - _LAST_CHANGED], cut, *rows[-_LAST_CHANGED:]]
         write_frame(
             page,
@@ -386,6 +388,7 @@ def _write_end(
     counts = f"{', '.join(parts)}." if parts else ""
     if counts or basis:
         page.paragraph(f"{counts}{basis}".strip())
+    _write_mended_first(page, report)
     patch = report.patch
     following, rest = "", ""
     if any(step.report for step in report.steps) and not page.look.show_all:
@@ -403,6 +406,24 @@ def _write_end(
         following = f"Explain a rule: graphdoctor explain {rules[0]}. "
     if following or rest:
         page.paragraph(f"{following}{rest}".rstrip())
+
+
+def _write_mended_first(page: Page, report: ProgramReport) -> None:
+    """Steps without a change whose errors a reader can fix: the lines are those of the unchanged program."""
+    numbers = [
+        str(number)
+        for number, step in enumerate(report.steps, start=1)
+        if step.report is not None
+        and not step.change
+        and any(severity_of(one) == "error" for one in active(step.report.findings))
+    ]
+    is_left_out = report.patch is not None and report.patch.status == "left out"
+    if numbers and not is_left_out and not report.is_on_cpu:
+        steps = f"step{'s' if len(numbers) > 1 else ''} {joined(numbers)}"
+        page.paragraph(
+            f"First fix the errors of {steps}, in the program as it is, and run the same command again: it can"
+            " then propose a change there."
+        )
 
 
 def _step_page(step: ProgramStep, number: int, look: Look) -> str:

@@ -99,10 +99,14 @@ def by_columns(*, as_rows: bool) -> object:
 
 
 PAIRS = [
-    (lambda: by_columns(as_rows=False), "x.t().to_sparse_csr()", lambda: by_columns(as_rows=True)),
+    (
+        lambda: by_columns(as_rows=False),
+        "Create `transposed` before the step, compressed by rows: transposed.to_sparse_csr()",
+        lambda: by_columns(as_rows=True),
+    ),
     (
         lambda: graph_convolution(both=False),
-        "x.t().coalesce()",
+        "Create `edges` before the step, coalesced: edges.coalesce(), and edges.t().coalesce()",
         lambda: graph_convolution(both=True),
     ),
     (made_in_the_step, "Create the tensor before the step, coalesced", made_before_the_step),

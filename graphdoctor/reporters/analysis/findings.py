@@ -24,9 +24,12 @@ _HOW_CURED = {
     "GD102": _READ,
     "GD103": _READ,
     "GD104": "it copies the batch before the graph starts",
+    "GD105": "it builds the tensor before the graph starts",
     "GD108": _READ,
     "GD111": "it keeps the step count on the GPU",
     "GD117": "its capture uses none of the earlier nodes",
+    "GD205": "its graph adds to the gradients that it finds, as the step does",
+    "GD207": "it draws before the graph starts",
 }
 _EFFECTS = (*EFFECT_WORDS,)
 _CERTAINTIES = ("confirmed", "likely", "unknown")
