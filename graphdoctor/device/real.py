@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -97,6 +98,8 @@ def _own_pool() -> Any:
             torch.empty(1, device="cuda")
     except RuntimeError:  # some versions refuse a pool of expandable segments (pytorch#148378)
         return None
+    # It lives as long as the process: destroying a pool after a capture has failed ends the process with an abort.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
     return pool
 
 

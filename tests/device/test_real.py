@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
@@ -117,3 +119,22 @@ def test_a_real_device_knows_pinned_memory() -> None:
         seen.pinned["mul_"] == [True]
         and ("pinned-allocation", "Tensor.pin_memory()") in seen.events
     )
+
+
+def test_the_pool_for_eager_runs_lives_as_long_as_the_process() -> None:
+    """At the end of a process, torch 2.11 aborts where a pool is destroyed after a capture has failed."""
+    program = """
+import contextlib, os, torch
+from graphdoctor.device import real
+
+class Pool:
+    def __del__(self, end=os._exit):
+        end(134)
+
+torch.cuda.MemPool, torch.cuda.use_mem_pool = Pool, lambda pool: contextlib.nullcontext(pool)
+torch.empty = lambda *args, **kwargs: None
+torch.cuda.get_allocator_backend = lambda: "native"
+with real.own_memory() as pool:
+    assert isinstance(pool, Pool)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
