@@ -61,18 +61,20 @@ class OtherRounding:
         for index, seen in enumerate(runs):
             tensors = dict(seen.tensors)
             paths = _by_parameter(tensors)
-            for path, near, rounded in self._rounded(index, seen):
+            for path, relative, rounded in self._rounded(index, seen):
                 expected = self._expected[index].tensors[path]
-                relative = _relative_distance(expected, tensors[path])
-                tensors[path] = _chosen(near, expected, tensors[path])
+                tensors[path] = _chosen(relative > 0, expected, tensors[path])
                 for other in paths[path.removesuffix(".grad")]:
-                    self._align(index, other, relative * near, rounded, tensors)
+                    self._align(index, other, relative, rounded, tensors)
             yield replace(seen, tensors=tensors)
 
     def _rounded(
         self, index: int, seen: Footprint
     ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Gradients that differ, where by no more than noise, and where they are 0 in truth."""
+        """Gradients that differ by no more than noise somewhere, and where they are 0 in truth.
+
+        Each with its distance from eager's in parts of the larger of both, 0 where that is more than noise.
+        """
         pairs = {
             path: (expected, found)
             for path, expected in self._expected[index].tensors.items()
@@ -86,12 +88,13 @@ class OtherRounding:
                 continue
             eps = max(torch.finfo(expected.dtype).eps, self._eps)
             distance = (expected.double() - found.double()).abs()
-            digits = eps**0.5 * torch.maximum(expected.abs(), found.abs())
+            larger = torch.maximum(expected.abs(), found.abs())
+            digits = eps**0.5 * larger
             noise = min(self._noise, eps**0.5 * self._largest)
             rounded = (distance <= max(ULPS * eps * self._largest, noise)) & (distance > digits)
             near = rounded | ((distance > 0) & (distance <= noise))
             if bool(near.any()):
-                yield path, near, rounded
+                yield path, torch.where(near, distance / larger.double(), 0.0), rounded
 
     def _align(
         self,
@@ -101,10 +104,7 @@ class OtherRounding:
         rounded: torch.Tensor,
         tensors: dict[str, torch.Tensor],
     ) -> None:
-        """Give `path` eager's values where the distance of its gradient explains its own.
-
-        `relative` is the gradient's distance in parts of the gradient, 0 where that counts.
-        """
+        """Give `path` eager's values where the distance of its gradient explains its own."""
         expected = self._expected[index].tensors.get(path)
         if expected is None or not _are_alike(expected, tensors[path], rounded):
             return
@@ -113,13 +113,13 @@ class OtherRounding:
         follows = _AMPLIFIED * relative * self._moved(path, relative > 0)
         distance = (expected.double() - tensors[path].double()).abs()
         is_near = distance <= torch.where(rounded, farthest, follows)
-        tensors[path] = _chosen(((relative > 0) | rounded) & is_near, expected, tensors[path])
+        tensors[path] = _chosen((relative > 0) & is_near, expected, tensors[path])
 
     def _moved(self, path: str, where: torch.Tensor) -> float:
         """How far eager moves these elements in a step, at most; 0 where there are none."""
         seen = [each.tensors[path] for each in self._expected if path in each.tensors]
         moves = [
-            ((one.double() - other.double()).abs() * where).max()
+            torch.where(where, (one.double() - other.double()).abs(), 0.0).max()
             for one, other in pairwise(seen)
             if _are_alike(one, other)
         ]
@@ -150,12 +150,6 @@ def largest_gradient_of(footprints: Sequence[Footprint]) -> float:
         if path.endswith(".grad") and tensor.numel() and tensor.is_floating_point()
     ]
     return max(values_of(found), default=0.0)
-
-
-def _relative_distance(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The distance of each pair of elements in parts of the larger one; 0 where both are 0."""
-    larger = torch.maximum(one.abs(), other.abs()).double()
-    return (one.double() - other.double()).abs() / larger.clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def _are_alike(one: torch.Tensor, *others: torch.Tensor) -> bool:

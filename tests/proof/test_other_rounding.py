@@ -149,6 +149,18 @@ def test_noise_is_at_most_half_the_digits_of_the_largest_gradient() -> None:
     assert [gap.path for gap in gaps_between(eager()[0], aligned)] == ["model.weight.grad"]
 
 
+def test_an_element_that_is_no_number_says_nothing_of_how_far_others_move() -> None:
+    expected = eager()
+    for seen in expected:
+        seen.tensors[KEY][1] = math.nan
+    replay = step(-NOISE, -0.1, -5e-8)
+    replay.tensors[KEY][1] = math.nan
+
+    (aligned,) = OtherRounding(expected).aligned([replay])
+
+    assert gaps_between(expected[0], aligned) == []
+
+
 def test_elements_beside_one_whose_gradient_is_all_rounding_count() -> None:
     replay = step(-NOISE, -0.1, 5e-8)
     replay.tensors[KEY][1] = 0.6
