@@ -223,7 +223,7 @@ class ProgressLine:
             self._ticking = None
 
     def _tick(self, terminal: TextIO, ticking: _thread.LockType) -> None:
-        """Write the time anew each second, in some microseconds: a step that is timed hardly notices."""
+        """Update the time each second, which takes microseconds: too few to change the time of a step."""
         while not ticking.acquire(timeout=_TICK_S):
             with self._lock, suppress(OSError, ValueError):
                 if self._stage:

@@ -278,11 +278,14 @@ def _patch_notes(patch: Patch) -> Iterator[tuple[str, str]]:
 def _left_by_change(steps: Sequence[ProgramStep]) -> Iterator[tuple[str, str]]:
     """The errors of changed steps that the change does not handle."""
     for number, step in enumerate(steps, start=1):
-        if step.change and step.report is not None:
-            found = active(step.report.findings)
-            errors = {one.rule for one in found if severity_of(one) == "error"}
-            if left := sorted(errors.difference(step.cured)):
-                yield "note", f"the change leaves {joined(left)} of step {number} for you to fix"
+        if step.change and (left := sorted(_errors(step) - set(step.cured))):
+            yield "note", f"the change leaves {joined(left)} of step {number} for you to fix"
+
+
+def _errors(step: ProgramStep) -> set[str]:
+    """The rules of its errors."""
+    found = active(step.report.findings) if step.report is not None else ()
+    return {one.rule for one in found if severity_of(one) == "error"}
 
 
 def of_patch(patch: Patch) -> str:
@@ -413,9 +416,7 @@ def _write_mended_first(page: Page, report: ProgramReport) -> None:
     numbers = [
         str(number)
         for number, step in enumerate(report.steps, start=1)
-        if step.report is not None
-        and not step.change
-        and any(severity_of(one) == "error" for one in active(step.report.findings))
+        if not step.change and _errors(step)
     ]
     is_left_out = report.patch is not None and report.patch.status == "left out"
     if numbers and not is_left_out and not report.is_on_cpu:

@@ -47,10 +47,10 @@ class TensorFromPythonData(RecordingRule):
                         f"A {tensor_words(transfer.source)} is built from Python data on the CPU, "
                         "then copied to the GPU."
                     )
-                    fix = for_drawn_copy(transfer.op.location)
-                    fix = fix or for_python_data(transfer.op, iteration)
+                    place = transfer.op.location
+                    fix = for_drawn_copy(place) or for_python_data(transfer.op, iteration)
                     edit = {STACK: stacked, ELEMENT: filled}.get(fix)
-                    edits = edit(transfer.op.location) if edit is not None else ()
+                    edits = edit(place) if edit is not None else ()
                     yield at_op(iteration.index, transfer.op, message, fix=fix, edits=edits)
 
     @staticmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from types import CodeType
 
@@ -84,6 +85,11 @@ def statements_of(scope: ast.stmt | ast.Module) -> list[ast.stmt]:
     """All statements inside a function, another statement or a file, by line."""
     found = [node for node in ast.walk(scope) if isinstance(node, ast.stmt) and node is not scope]
     return sorted(found, key=lambda node: node.lineno)
+
+
+def calls_in(*nodes: ast.AST) -> Iterator[ast.Call]:
+    """The calls anywhere in the nodes."""
+    return (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Call))
 
 
 def last_name(node: ast.AST) -> str:

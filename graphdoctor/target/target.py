@@ -90,9 +90,8 @@ class Target:
     is_warm: bool = False
     rebound: tuple[str, ...] = ()
     lines: Lines | None = None  # of a step that is a part of a function
-    held_by: tuple[
-        str, ...
-    ] = ()  # "`loss` (train.py:12)": what a warm one's program holds of an earlier step
+    # What a warm one's program holds of an earlier step: "`loss` (train.py:12)".
+    held_by: tuple[str, ...] = ()
 
     @property
     def tried_on(self) -> str:

@@ -51,10 +51,12 @@ class EarlierGraphs(Observer):
         self._has_told = False
 
     def before(self, call: Call) -> None:
+        if self._has_told:
+            return
         thread, now = threading.get_ident(), torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
         made = range(self._first_of_threads.setdefault(thread, now - 1), now)  # the call has a node
         node = torch._C._current_autograd_node()
-        if node is None or self._has_told:
+        if node is None:
             return
         number = node._sequence_nr()
         if number == _NO_FORWARD:

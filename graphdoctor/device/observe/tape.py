@@ -187,12 +187,9 @@ class TapeEntry:
         """The call once more; `made` are results of this replay."""
         args, kwargs = self.args, self.kwargs
         if made:
-            args = tuple(
-                replaced(value, FromEntry, lambda source: source.of(made)) for value in args
+            args, kwargs = (
+                replaced(each, FromEntry, lambda source: source.of(made)) for each in (args, kwargs)
             )
-            kwargs = {
-                n: replaced(v, FromEntry, lambda source: source.of(made)) for n, v in kwargs.items()
-            }
         call = Call(self.func, self.facts, args, kwargs)
         call.on_cuda = True
         return call
@@ -319,8 +316,7 @@ class Tape:
 
     def _frozen(self, call: Call, *, by_value: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
         make = partial(self._frozen_tensor, by_value=by_value)
-        args = tuple(replaced(value, torch.Tensor, make) for value in call.args)
-        return args, {n: replaced(v, torch.Tensor, make) for n, v in call.kwargs.items()}
+        return replaced(call.args, torch.Tensor, make), replaced(call.kwargs, torch.Tensor, make)
 
     def _frozen_tensor(self, value: torch.Tensor, *, by_value: bool) -> FromEntry | torch.Tensor:
         made = self._made.get(self._table.info(value).number)
@@ -356,10 +352,8 @@ class Tape:
 
         last: dict[Made, int] = {}
         for index, entry in enumerate(self.entries):
-            args = tuple(replaced(value, FromEntry, settled) for value in entry.args)
-            kwargs = {
-                name: replaced(value, FromEntry, settled) for name, value in entry.kwargs.items()
-            }
+            args = replaced(entry.args, FromEntry, settled)
+            kwargs = replaced(entry.kwargs, FromEntry, settled)
             last.update((source.made, index) for source in each_in((args, kwargs), FromEntry))
             filled = (*entry.fills, *fills.get(index, ()))
             self.entries[index] = replace(entry, args=args, kwargs=kwargs, fills=filled)

@@ -81,10 +81,8 @@ def run_wider(call: Call) -> Any:
             return tensor
         return wide_of.setdefault(id(tensor), tensor.float())
 
-    args, kwargs = (
-        replaced(call.args, torch.Tensor, widen),
-        replaced(call.kwargs, torch.Tensor, widen),
-    )
+    args = replaced(call.args, torch.Tensor, widen)
+    kwargs = replaced(call.kwargs, torch.Tensor, widen)
     if kwargs.get("dtype") in NARROW:
         kwargs["dtype"] = torch.float32
     result = call.func(*args, **kwargs)

@@ -269,8 +269,8 @@ class EagerRun:
             return self.tensor(argument, writes=argument.number in written)
 
         entry = each.entry
-        args = tuple([replaced(arg, _ARGUMENTS, value) for arg in entry.args])
-        kwargs = {name: replaced(arg, _ARGUMENTS, value) for name, arg in entry.kwargs.items()}
+        args = replaced(entry.args, _ARGUMENTS, value)
+        kwargs = replaced(entry.kwargs, _ARGUMENTS, value)
         if torch.is_grad_enabled() is not entry.grad_enabled:
             torch._C._set_grad_enabled(entry.grad_enabled)
         if self._is_emulated:

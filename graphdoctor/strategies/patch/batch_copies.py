@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from graphdoctor.source.trees import last_name
+from graphdoctor.source.trees import calls_in, last_name
 from graphdoctor.target.program.names import Names
 from graphdoctor.values.finding import Finding
 
@@ -16,7 +16,7 @@ _COPY = "aten._to_copy.default"
 
 def only_copies(statement: ast.stmt, batch: AbstractSet[str]) -> bool:
     """Whether a statement only binds copies of these variables, or of their items."""
-    calls = _calls([statement])
+    calls = [*calls_in(statement)]
     return isinstance(statement, ast.Assign) and bool(calls) and _are_of(batch, calls)
 
 
@@ -24,7 +24,7 @@ def are_copies(
     findings: Iterable[Finding], file: str, statements: Sequence[ast.stmt], batch: AbstractSet[str]
 ) -> bool:
     """Whether each finding is about a copy of these variables, or of their items, in the statements of a file."""
-    every = _calls(statements)
+    every = [*calls_in(*statements)]
     batch = batch | _items(statements, batch)
     for finding in findings:
         place = finding.location
@@ -35,10 +35,6 @@ def are_copies(
         if not copies or not _are_of(batch, copies):
             return False
     return True
-
-
-def _calls(statements: Iterable[ast.stmt]) -> list[ast.Call]:
-    return [n for each in statements for n in ast.walk(each) if isinstance(n, ast.Call)]
 
 
 def _are_of(batch: AbstractSet[str], calls: Iterable[ast.Call]) -> bool:

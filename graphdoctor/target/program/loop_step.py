@@ -65,7 +65,7 @@ class _ByName:
 
 
 def _inside(value: object, path: StatePath) -> dict[StatePath, object]:
-    """What an object holds; nothing of what is not looked into."""
+    """What an object holds; nothing for modules, optimizers, tensors, methods and classes."""
     if isinstance(value, _FROZEN):
         return {}
     visit = Visit(path, value)

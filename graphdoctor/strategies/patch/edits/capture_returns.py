@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import torch
 
+from graphdoctor.source.trees import calls_in
 from graphdoctor.strategies.patch.edits.capture_decode import MODES, computes, counted_by
 from graphdoctor.strategies.patch.edits.capture_step import (
     CAPTURE,
@@ -89,8 +90,10 @@ def _is_rollout(block: ast.With) -> bool:
         return False
     made = _made_in(block.body)
     loops = [n for statement in block.body for n in ast.walk(statement) if isinstance(n, ast.For)]
-    inside = [call for loop in loops for call in _calls([loop])]
-    of_numpy = (ast.unparse(call.func).startswith(("np.", "numpy.")) for call in _calls(block.body))
+    inside = calls_in(*loops)
+    of_numpy = (
+        ast.unparse(call.func).startswith(("np.", "numpy.")) for call in calls_in(*block.body)
+    )
     return (
         bool(loops)
         and all(computes(statement, made) for statement in block.body)
@@ -108,10 +111,6 @@ def _made_in(statements: Iterable[ast.stmt]) -> set[str]:
 
 def _is_bound(node: ast.AST) -> bool:
     return isinstance(getattr(node, "ctx", None), ast.Store)
-
-
-def _calls(statements: Iterable[ast.AST]) -> Iterator[ast.Call]:
-    return (n for each in statements for n in ast.walk(each) if isinstance(n, ast.Call))
 
 
 def _is_of_tensors(call: ast.Call) -> bool:
@@ -135,7 +134,7 @@ def _varies(span: Span) -> bool:
     }
     filled = {
         call.func.value.id
-        for call in _calls([around])
+        for call in calls_in(around)
         if isinstance(call.func, ast.Attribute)
         and isinstance(call.func.value, ast.Name)
         and call.func.attr in _FILLS
@@ -153,7 +152,7 @@ def _varies(span: Span) -> bool:
 
 
 def _read_in(test: ast.expr) -> Iterator[ast.AST]:
-    """What a test reads, but for the shapes of tensors."""
+    """What a test reads, without the shapes of tensors."""
     waiting: list[ast.AST] = [test]
     while waiting:
         node = waiting.pop()

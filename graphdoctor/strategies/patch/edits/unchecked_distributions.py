@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from graphdoctor.source.trees import calls_in
 from graphdoctor.strategies.patch.source import CannotEdit, Change, Import, source_of
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import is_library
@@ -54,7 +55,7 @@ def _makes_distribution(file: str, line: int) -> bool:
     }
     functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
     around = [f for f in functions if f.lineno <= line <= (f.end_lineno or f.lineno)]
-    calls = (n for f in around for n in ast.walk(f) if isinstance(n, ast.Call))
+    calls = calls_in(*around)
     return any(
         ast.unparse(call.func).rpartition("distributions.")[2] in names
         or "distributions." in ast.unparse(call.func)

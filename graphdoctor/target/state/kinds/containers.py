@@ -216,7 +216,7 @@ class Tuple(Sequence, Fixed):
 
 
 class View(Dict, Fixed):
-    """A mapping that is written to through another one."""
+    """A read-only view of another mapping."""
 
     types: ClassVar[tuple[type, ...]] = (MappingProxyType,)
     save = Fixed.save

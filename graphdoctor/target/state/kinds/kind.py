@@ -76,7 +76,7 @@ class Kind:
         return ()
 
     def write(self, value: Any, path: StatePath, new: object) -> None:
-        """Put another one in the place of a child, past any override; nothing where it has no such child."""
+        """Replace a child, past any override; do nothing if there is no such child."""
         name: Any = path.name
         if name in (own := attributes(value)):
             own[name] = new
