@@ -360,6 +360,12 @@ class _Trial:
         self._generator = generator_state() if operators.random else None
         self._run = self._eager(now)
         self._run.run(operators.run)
+        for memory in now.changed:
+            # The replay writes over a result of the capture that the program has in the place of an input.
+            storage, _ = now.place(memory)
+            info = table.info_of(storage)
+            if info is not None and info.number in operators.made:
+                self._before.setdefault(storage._cdata, storage.clone())
         self._rewind()
 
     def _eager(self, arguments: AsCaptured) -> EagerRun:
