@@ -17,6 +17,9 @@ from libcst.metadata import CodePosition, MetadataWrapper, PositionProvider
 
 Sources = dict[str, tuple[str, str]]  # by file: its text, and the text that it is to have
 
+# A part of a line of code: line, first and last column in bytes, and the text to have there.
+Place = tuple[int, int, int, str]
+
 _Statement = cst.BaseStatement
 _Block = cst.Module | cst.IndentedBlock
 _SEMICOLON = cst.Semicolon(whitespace_after=cst.SimpleWhitespace(" "))
@@ -110,6 +113,14 @@ def changed_sources(changes: Iterable[Change]) -> Sources:
         text = source_of(file)
         made[file] = text, _changed(os.path.basename(file), text, own)
     return made
+
+
+def with_places(code: str, places: Iterable[Place]) -> str:
+    """Code with other text in parts of its lines."""
+    lines = [line.encode() for line in code.split("\n")]
+    for line, start, end, text in sorted(places, reverse=True):
+        lines[line - 1] = lines[line - 1][:start] + text.encode() + lines[line - 1][end:]
+    return b"\n".join(lines).decode()
 
 
 def source_of(file: str) -> str:

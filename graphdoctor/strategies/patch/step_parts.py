@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import textwrap
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ from itertools import groupby
 from graphdoctor.source.trees import last_name
 from graphdoctor.strategies.patch.drawn_batches import drawn_first, source_segment
 from graphdoctor.strategies.patch.edits.edit import NoProposal
+from graphdoctor.strategies.patch.read_values import READS, with_values_apart
+from graphdoctor.strategies.patch.source import Place, with_places
 from graphdoctor.target.program.names import Names
 
 _SHOWS = frozenset(
@@ -19,7 +22,6 @@ _SHOWS = frozenset(
     | {"save", "save_image", "savefig"}
 )
 _TRAINS = frozenset({"backward", "step", "zero_grad", "clip_grad_norm_", "clip_grad_value_"})
-_READS = frozenset({"cpu", "numpy", "item", "tolist"})  # the host reads a tensor
 # What prepares a batch on the host: a statement that calls one of these can run before the graph ...
 _BRINGS = frozenset(
     {"to", "cuda", "pin_memory", "tensor", "as_tensor", "from_numpy", "next", "size", "len", "item"}
@@ -151,10 +153,10 @@ def read_on_host(statement: ast.stmt) -> tuple[str, ast.expr] | None:
         return None
     calls = (n for n in ast.walk(statement.value) if isinstance(n, ast.Call))
     reads = [
-        n.func.value for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr in _READS
+        n.func.value for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr in READS
     ]
     inner = reads[-1] if reads else None  # the innermost of a chain
-    if inner is None or called(inner) & _READS or len(statement.targets) > 1:
+    if inner is None or called(inner) & READS or len(statement.targets) > 1:
         return None
     while isinstance(inner, ast.Call) and last_name(inner.func) == "detach":
         assert isinstance(inner.func, ast.Attribute)
@@ -169,28 +171,41 @@ def read_on_host(statement: ast.stmt) -> tuple[str, ast.expr] | None:
 def _without_shown(
     statements: Sequence[ast.stmt], reads: set[int], source: _Source
 ) -> tuple[list[ast.stmt], list[ast.stmt], str]:
-    """The statements but for those that only show values, which come after, and the source of these."""
+    """The statements but for those that only show values, which come after, and the source of these.
+
+    What those compute of the step's tensors stays in its place, but for what comes after a branch that is a group.
+    """
     rest: list[ast.stmt] = []
-    shown: list[ast.stmt] = []
-    code = ""
+    apart: dict[ast.stmt, ast.stmt] = {}  # by statement, itself or a part that only shows values
     for statement in reversed(statements):
         later = Names(rest)
         is_apart = _is_shown(statement, reads) or _counts(statement, statements)
         if _is_free_of(statement, later) and is_apart:
-            shown.insert(0, statement)
-            code = source.of([statement]) + code
+            apart[statement] = statement
+        elif (inner := _shown_inside(statement, later, reads)) is not None:
+            apart[statement] = inner
+            rest[:0] = source.instead(statement, inner, "")
+        else:
+            rest.insert(0, statement)
+    names = Names(rest)
+    known = (names.loaded | names.stored | source.imported) - Names(apart.values()).stored
+    functions = functions_of(source.text)
+    kept: list[ast.stmt] = []
+    shown: list[ast.stmt] = []
+    code = ""
+    for statement in statements:
+        part = apart.get(statement)
+        if part is None:
+            kept.append(statement)
             continue
-        inner = _shown_inside(statement, later, reads)
-        if inner is not None and isinstance(statement, ast.With):
-            kept = copy.copy(statement)
-            kept.body = [each for each in statement.body if each is not inner]
-            source.codes[kept] = source.without(statement, inner)
-            source.origins[kept] = statement
-            shown.insert(0, inner)
-            code = source.of([inner]) + code
-            statement = kept
-        rest.insert(0, statement)
-    return rest, shown, code
+        is_after_branch = any(_is_branch(s) and (_steps(s) or updates(s, functions)) for s in kept)
+        made = set[str]() if is_after_branch else names.stored
+        computed, reading = with_values_apart(source.of([part]), known, made, source.names)
+        kept += source.instead(statement, part, computed)
+        (shows,) = ast.parse(reading).body
+        shown.append(ast.increment_lineno(shows, part.lineno - shows.lineno) if computed else part)
+        code += reading
+    return kept, shown, code
 
 
 def _shown_inside(statement: ast.stmt, later: Names, reads: set[int]) -> ast.stmt | None:
@@ -270,7 +285,7 @@ def updates(
     if isinstance(statement, ast.Expr):
         return _is_in_place(statement) if inside else _calls_updates(statement, functions)
     if isinstance(statement, ast.If):
-        is_block = not statement.orelse and not called(statement.test) & _READS
+        is_block = not statement.orelse and not called(statement.test) & READS
     elif isinstance(statement, ast.For):
         inside = True
         is_block = not statement.orelse and not isinstance(statement.body[-1], ast.Assign)
@@ -296,7 +311,7 @@ def _is_text(statement: ast.stmt) -> bool:
 def _is_in_place(statement: ast.stmt) -> bool:
     """Whether it only calls a method such as `mul_()`, without a look from the host."""
     call = statement.value if isinstance(statement, ast.Expr) else None
-    if not isinstance(call, ast.Call) or called(call) & (_READS | _SHOWS):
+    if not isinstance(call, ast.Call) or called(call) & (READS | _SHOWS):
         return False
     name = last_name(call.func)
     return name.endswith("_") and not name.startswith("_")
@@ -343,7 +358,7 @@ def with_attributes_apart(
                 uses.setdefault(node.id, []).append(part)
     taken = group.names.loaded | group.names.stored
     stands_for: dict[str, str] = {}
-    places: list[tuple[int, int, int, str]] = []
+    places: list[Place] = []
     for holder in sorted(objects & {*uses}):
         for part in uses[holder]:
             name = f"{holder}_{part.attr}" if part.attr in taken else part.attr
@@ -361,7 +376,7 @@ def with_inputs_apart(group: Group, varying: set[str]) -> tuple[Group, dict[str,
     names = group.names
     free = names.early - names.stored
     brought: dict[str, str] = {}
-    places: list[tuple[int, int, int, str]] = []
+    places: list[Place] = []
     waiting: list[ast.AST] = [*ast.parse(group.code).body]
     while waiting:
         node = waiting.pop(0)
@@ -396,12 +411,9 @@ def draws_tensor(value: ast.expr) -> bool:
     return bool(calls & _MAKES and calls & _DRAWS) and calls <= _PREPARES - {"next", "item"}
 
 
-def replaced(group: Group, places: Iterable[tuple[int, int, int, str]]) -> Group:
-    """The group with names in place of parts of lines: line, first and last column, name."""
-    lines = [line.encode() for line in group.code.split("\n")]
-    for line, start, end, name in sorted(places, reverse=True):
-        lines[line - 1] = lines[line - 1][:start] + name.encode() + lines[line - 1][end:]
-    code = b"\n".join(lines).decode()
+def replaced(group: Group, places: Iterable[Place]) -> Group:
+    """The group with names in place of parts of lines."""
+    code = with_places(group.code, places)
     return replace(group, statements=tuple(ast.parse(code).body), code=code)
 
 
@@ -492,12 +504,37 @@ class _Source:
         blank = "" if is_first else self._blank_above(statement)
         return blank + self.comments(statement) + self._dedented(statement, [])
 
-    def without(self, statement: ast.stmt, inner: ast.stmt) -> str:
-        """A compound statement without one of those inside it."""
-        first = inner.lineno - len(self._comment_lines(inner))
-        return self.comments(statement) + self._dedented(
-            statement, range(first, (inner.end_lineno or inner.lineno) + 1)
-        )
+    def instead(self, statement: ast.stmt, part: ast.stmt, code: str) -> list[ast.stmt]:
+        """A statement with assignments in the place of a part, which may be all of it."""
+        made = ast.parse(code).body
+        if part is not statement:
+            kept = copy.copy(statement)
+            assert isinstance(statement, ast.With) and isinstance(kept, ast.With)
+            kept.body = [*(each for each in statement.body if each is not part), *made]
+            first = part.lineno - len(self._comment_lines(part))
+            own = self._dedented(statement, range(first, (part.end_lineno or part.lineno) + 1))
+            margin = " " * (part.col_offset - statement.col_offset)
+            self.codes[kept] = self.comments(statement) + own + textwrap.indent(code, margin)
+            self.origins[kept] = statement
+            return [kept]
+        for each, line in zip(made, code.splitlines(keepends=True), strict=True):
+            self.codes[each], self.origins[each] = line, statement
+        return made
+
+    @property
+    def names(self) -> set[str]:
+        """All names that the file binds or reads somewhere."""
+        nodes = [*ast.walk(ast.parse(self.text))]
+        names = {n.id for n in nodes if isinstance(n, ast.Name)}
+        functions = (ast.FunctionDef, ast.ClassDef)
+        names |= {n.name for n in nodes if isinstance(n, functions)}
+        return names | {n.arg for n in nodes if isinstance(n, ast.arg)} | self.imported
+
+    @property
+    def imported(self) -> set[str]:
+        """The names that the file imports."""
+        imports = (ast.Import, ast.ImportFrom)
+        return Names(n for n in ast.walk(ast.parse(self.text)) if isinstance(n, imports)).stored
 
     def comments(self, statement: ast.stmt) -> str:
         """The lines of comments just above a statement."""

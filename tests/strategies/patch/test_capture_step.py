@@ -326,6 +326,40 @@ for x, y in data:
     optimizer.step()  # last
 print(clipped, loss.item(), far.sum().item())
 """,
+    "figures that the host reads in each step": HEAD
+    + """\
+right, accuracies = 0, []
+for i, (x, y) in enumerate(data):
+    out = model(x)  # first
+    loss = nn.functional.cross_entropy(out, y)
+    accuracies.append((out.argmax(1) == y).float().mean().item())
+    optimizer.zero_grad()
+    loss.backward()
+    # All of them.
+    right += out.argmax(1).eq(y).sum().item()
+    print(round(float(out.detach().abs().max()), 4), (out > i).sum().item(), loss.item())
+    if i % 2 == 0:
+        print(out.mean().item())
+    norm = round(out.norm().item(), 3)
+    optimizer.step()  # last
+print(accuracies, right, norm)
+""",
+    "a figure below a branch that steps an optimizer": HEAD
+    + """\
+for i, (x, y) in enumerate(data):
+    out = model(x)  # first
+    loss = nn.functional.cross_entropy(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if i % 2 == 0:
+        other = model(x).square().mean()
+        optimizer.zero_grad()
+        other.backward()
+        optimizer.step()
+    print(out.mean().item(), loss.item())
+    print(other.item())  # last
+""",
     "a weight that changes and indices of NumPy": HEAD
     + """\
 import numpy
@@ -625,6 +659,37 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
         "        update_parameters()",
         "    for param, slow_param in zip(model.parameters(), average.parameters()):",
     ]
+    clipped = body("figures of a block without gradients")
+    assert clipped[4] == "        step_clipped = (far > 0.1).float().mean()"
+    assert "    clipped += [step_clipped.item()]" in clipped
+    assert "    return far, step_clipped, loss" in clipped
+    read = body("figures that the host reads in each step")
+    assert read[:12] == [
+        "def train_step(x, y):",
+        "    out = model(x)  # first",
+        "    loss = nn.functional.cross_entropy(out, y)",
+        "    accuracy = (out.argmax(1) == y).float().mean()",
+        "    optimizer.zero_grad()",
+        "    loss.backward()",
+        "    step_right = out.argmax(1).eq(y).sum()",
+        "    out_max = out.detach().abs().max()",
+        "    norm = out.norm()",
+        "    optimizer.step()  # last",
+        "    return out, loss, accuracy, step_right, out_max, norm",
+        "",
+    ]
+    called = read.index("    out, loss, accuracy, step_right, out_max, norm = train_step(x, y)")
+    assert read[called + 1 :][:7] == [
+        "    accuracies.append(accuracy.item())",
+        "    # All of them.",
+        "    right += step_right.item()",
+        "    print(round(float(out_max), 4), (out > i).sum().item(), loss.item())",
+        "    if i % 2 == 0:",
+        "        print(out.mean().item())",
+        "    norm = round(norm.item(), 3)",
+    ]
+    branch = body("a figure below a branch that steps an optimizer")
+    assert "    print(out.mean().item(), loss.item())" in branch
     host = body("a weight that changes and indices of NumPy")
     assert "    loss = train_step(" in host
     assert [line.strip() for line in host if "as_tensor(chosen" in line] != []

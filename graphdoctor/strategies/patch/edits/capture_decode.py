@@ -10,7 +10,6 @@ import os
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from graphdoctor.operators import load_table
 from graphdoctor.source.trees import last_name
 from graphdoctor.strategies.patch.edits.capture_model import gain_of_modules
 from graphdoctor.strategies.patch.edits.capture_step import CAPTURE, Extraction, codes_in
@@ -21,6 +20,7 @@ from graphdoctor.strategies.patch.edits.unchecked_draws import (
     unchecked_samples,
     with_unchecked_draws,
 )
+from graphdoctor.strategies.patch.read_values import always_waits
 from graphdoctor.strategies.patch.source import At, Change, Decorator, Import, source_of
 from graphdoctor.strategies.patch.step_parts import (
     Parts,
@@ -288,13 +288,8 @@ def _waits(statement: ast.stmt, *, is_rewritten: bool = False) -> str:
     for call in (n for n in ast.walk(statement) if isinstance(n, ast.Call)):
         if is_rewritten and is_replaceable(call):
             continue
-        name = last_name(call.func)
-        for fact in load_table().hazards.get(name, ()):
-            kinds = fact.operator.partition(f"aten.{name}.")[2].split("_")
-            given = zip(kinds, call.args, strict=False)
-            is_of_numbers = any(k == "Tensor" and isinstance(a, ast.Constant) for k, a in given)
-            if fact.when == "always" and not is_of_numbers:
-                return name
+        if always_waits(call):
+            return last_name(call.func)
     return ""
 
 

@@ -475,8 +475,8 @@ class Extraction:
             start = [*block[:index], *start]
         live |= Names(rest).early
         if span.is_whole_file:  # functions read what the file's statements bind
-            functions = (n for n in ast.walk(span.owner) if isinstance(n, ast.FunctionDef))
-            live |= {name for each in functions for name in Names(each.body).early}
+            functions = [n for n in ast.walk(span.owner) if isinstance(n, ast.FunctionDef)]
+            live |= Names(functions).early
         return live
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from graphdoctor.source.trees import last_name
-from graphdoctor.strategies.patch.source import At, Callee, Change, source_of
+from graphdoctor.strategies.patch.source import At, Callee, Change, Place, source_of
 from graphdoctor.strategies.patch.step_parts import Group, replaced
 
 _NAMES = ("std", "noise_std")
@@ -36,7 +36,7 @@ def with_unchecked_draws(group: Group, text: str) -> Group:
     gets a name that the file's text does not have.
     """
     names = [name for name in _NAMES if not re.search(rf"\b{name}\b", text)]
-    places: list[tuple[int, int, int, str]] = []
+    places: list[Place] = []
     for own in (n for n in ast.walk(ast.parse(group.code)) if isinstance(n, _BINDS)):
         for call in (n for n in ast.walk(own.value) if isinstance(n, ast.Call)):
             if not is_replaceable(call):
