@@ -28,6 +28,7 @@ _HELP = {
     "moved": "Do not resize the tensor while the graph exists, or capture again.",
     "rebound": "Copy new values in place with `copy_()`, or capture again.",
 }
+_USE = {True: "writes", False: "reads", None: "uses"}
 OVERWRITTEN = "overwritten-output"
 FROZEN = "frozen-value"
 WRONG = "wrong-replay"
@@ -137,7 +138,7 @@ def verified_text(report: AuditReport) -> str:
 def _of_stale(each: StaleTensor) -> AuditFault:
     shape = f"{each.dtype}{list(each.shape)}"
     name = f"`{each.name}` ({shape})" if each.name else f"A tensor {shape}"
-    use = "writes" if each.is_written else "reads"
+    use = _USE[each.is_written]
     return AuditFault(
         f"stale-tensor-{each.reason}",
         f"{name} {_HAPPENED[each.reason]}.",

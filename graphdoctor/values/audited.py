@@ -22,6 +22,8 @@ class StaleTensor(Struct, frozen=True):
     in the capturing frames led there. `used_at` is the line of the first captured operator that
     used it, `replayed_at` that of the first replay that was wrong, which was number `replay`.
     `changed_at` is the line that put other memory in its place, if that line was seen.
+    If only kernels use it that torch does not dispatch, `operator` is the name of the first one. Then `is_written` is
+    None, and `used_at` is the line of the library's operator that launched the kernel, None without one.
     """
 
     reason: Literal["freed", "moved", "rebound"]
@@ -29,7 +31,7 @@ class StaleTensor(Struct, frozen=True):
     shape: tuple[int, ...]
     dtype: str
     operator: str
-    is_written: bool
+    is_written: bool | None
     used_at: Location | None
     captured_at: Location | None
     replayed_at: Location | None

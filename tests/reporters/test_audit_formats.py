@@ -73,6 +73,16 @@ def rendered(name: str, audited: AuditReport) -> str:
     return written_as(name, audited, Look(base="/repo"))
 
 
+def test_a_kernel_uses_memory_if_nobody_knows_whether_it_writes() -> None:
+    kernel = msgspec.structs.replace(stale(), operator="scale", is_written=None, used_at=None)
+    page = rendered("terminal", report(kernel))
+    assert "scale uses the captured address (an unknown line)" in page
+    assert (
+        msgspec.json.decode(rendered("json", report(kernel)))["stale_tensors"][0]["is_written"]
+        is None
+    )
+
+
 def test_sarif_is_valid_and_has_a_rule_and_a_line_for_each_fault() -> None:
     document = json.loads(
         rendered("sarif", report(stale(), outputs=(OUTPUT,), numbers=(NUMBER,), inputs=(INPUT,)))

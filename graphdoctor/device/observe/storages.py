@@ -168,6 +168,13 @@ class StorageTable:
         """The entry of a storage; None if it is not known."""
         return self._infos.get(storage._cdata)
 
+    def alive(self) -> Iterator[tuple[StorageInfo, torch.UntypedStorage]]:
+        """The entries whose storages somebody still holds."""
+        for info in list(self._infos.values()):
+            storage = info.storage()
+            if storage is not None:
+                yield info, storage
+
     def is_cuda(self, tensor: torch.Tensor) -> bool:
         found = self._infos.get(_address(tensor))
         return found is not None and found.cuda

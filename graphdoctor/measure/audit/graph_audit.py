@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -15,6 +15,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import graphdoctor
+from graphdoctor.device.captured_kernels import CaptureNodes
 from graphdoctor.device.emulated import EmulatedDevice, entered
 from graphdoctor.device.observe.collector import no_collection
 from graphdoctor.device.observe.operators import (
@@ -58,6 +59,11 @@ from graphdoctor.measure.audit.places import (
     users_frames,
 )
 from graphdoctor.measure.audit.uncopied_inputs import CapturedInput, CapturedInputs, new_tensors
+from graphdoctor.measure.audit.undispatched_kernels import (
+    KernelUse,
+    UndispatchedKernels,
+    used_storages,
+)
 from graphdoctor.measure.audit.verified_replays import ReplayVerifier
 from graphdoctor.measure.watch.profiler import Gate
 from graphdoctor.measure.watch.watcher import GraphCounts
@@ -72,6 +78,7 @@ from graphdoctor.values.audited import (
     StaleTensor,
     UncopiedInput,
 )
+from graphdoctor.values.figures import shortened
 from graphdoctor.values.locations import Location
 from graphdoctor.values.program import Ending
 
@@ -84,7 +91,7 @@ _is_expired: Callable[[int], bool] = torch._C.StorageBase._expired  # type: igno
 
 @dataclass(slots=True)
 class _Outside:
-    """A storage from outside the pool, and the first operator that used it."""
+    """A storage from outside the pool, and the first operator that used it, or kernel that torch does not dispatch."""
 
     info: StorageInfo
     weak: StorageWeakRef  # as long as it is held, no other storage gets its address
@@ -94,13 +101,13 @@ class _Outside:
     dtype: str
     operator: str
     location: Location | None
-    is_written: bool = False
+    is_written: bool | None = False  # None of a kernel: nobody knows
     name: str = ""
     slots: tuple[Place, ...] = ()  # the parameters and buffers of modules that had it
 
 
 class _CaptureUses(Observer):
-    """Keeps the storages that operators of a capture use and that none of any capture made."""
+    """Keeps the storages that operators and kernels of a capture use and that none of any capture made."""
 
     def __init__(self, table: StorageTable, made: set[int], *, has_addresses: bool) -> None:
         self._table, self._made, self._has_addresses = table, made, has_addresses
@@ -145,6 +152,25 @@ class _CaptureUses(Observer):
                 if number in self._made:
                     self.results.append(ref(part))
 
+    def add(self, uses: Iterable[KernelUse]) -> None:
+        """What kernels use besides: memory of living tensors, by the addresses in the kernels' parameters."""
+        alive = (each for each in self._table.alive() if each[1].device.type == "cuda")
+        for use, info, storage in used_storages(uses, alive):
+            if info.number in self._made or info.number in self.outside:
+                continue
+            nbytes = storage.nbytes()
+            self.outside[info.number] = _Outside(
+                info=info,
+                weak=StorageWeakRef(storage),
+                nbytes=nbytes,
+                address=storage.data_ptr(),
+                shape=(nbytes,),
+                dtype="uint8",
+                operator=shortened(use.kernel.name),
+                location=use.location,
+                is_written=None,
+            )
+
 
 @dataclass(slots=True)
 class _Capture:
@@ -167,6 +193,7 @@ class _UnderWay(NamedTuple):
     """A capture that has begun."""
 
     uses: _CaptureUses
+    kernels: UndispatchedKernels | None
     numbers: CapturedNumbers
     inputs: CapturedInputs
     recorder: OperatorRecorder | None
@@ -263,7 +290,13 @@ class GraphAudit(GraphCounts):
                 if self._verifier is not None
                 else None
             )
-            observers = (uses, numbers, inputs, *((recorder,) if recorder is not None else ()))
+            kernels = (
+                UndispatchedKernels(CaptureNodes(torch.cuda.current_stream().cuda_stream))
+                if is_real
+                else None
+            )
+            optional = [each for each in (recorder, kernels) if each is not None]
+            observers = (uses, numbers, inputs, *optional)
             watching = ended.enter_context(ExitStack())
             if self._emulated is not None:
                 for each in observers:
@@ -273,6 +306,7 @@ class GraphAudit(GraphCounts):
                 watching.enter_context(CaptureMode(self._table, observers))
             self._under_way[id(graph)] = _UnderWay(
                 uses,
+                kernels,
                 numbers,
                 inputs,
                 recorder,
@@ -292,6 +326,9 @@ class GraphAudit(GraphCounts):
         with capture.ended if capture is not None else nullcontext():
             if capture is not None:
                 capture.watching.close()
+                if capture.kernels is not None:
+                    with suppress(RuntimeError):  # of a storage without an address
+                        capture.uses.add(capture.kernels.all())
             ended = super()._capture_end(method, graph, *args, **kwargs)
         if capture is not None:
             self._keep(graph, capture)
@@ -311,8 +348,10 @@ class GraphAudit(GraphCounts):
             named = of_module or [one for one in holders if one.place is None]
             if named:
                 each.name = named[0].text
-                # An operator may get another form of it, such as its transpose.
-                each.shape = each.shape if named[0].geometry is None else named[0].geometry.shape
+                # An operator may get another form of it, such as its transpose; a kernel gets an address.
+                if (geometry := named[0].geometry) is not None:
+                    each.shape = geometry.shape
+                    each.dtype = str(geometry.dtype).removeprefix("torch.")
             # Not those in which the captured code itself has put other memory.
             places = (one.place for one in of_module if one.place is not None)
             each.slots = tuple(place for place in places if not self._is_rebound(place, each))

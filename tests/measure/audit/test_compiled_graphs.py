@@ -1,0 +1,147 @@
+"""Graphs of `torch.compile(mode="reduce-overhead")`: torch itself sees to most of what can go wrong with graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import library
+
+import graphdoctor
+from graphdoctor.values.audited import AuditReport
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def compile_anew() -> Iterator[None]:
+    pytest.importorskip("triton")
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, mode="reduce-overhead")
+
+
+def net() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64))
+    return torch.nn.Sequential(*layers, torch.nn.Linear(64, 64)).cuda()
+
+
+def batch(value: int) -> torch.Tensor:
+    return torch.full((8, 64), float(value), device="cuda")
+
+
+def audited(program: Callable[[], object]) -> AuditReport:
+    with graphdoctor.audit() as found:
+        program()
+    report = found.report()
+    assert report.replays > 0
+    return report
+
+
+def test_inference_is_silent() -> None:
+    model = net()
+
+    @torch.no_grad()
+    def program() -> None:
+        call = compiled(model)
+        for value in range(12):
+            torch.testing.assert_close(call(batch(value)), model(batch(value)))
+
+    assert not audited(program).has_faults
+
+
+def test_training_is_silent() -> None:
+    def losses(wrap: Callable[[Any], Any]) -> list[float]:
+        model, found = net(), []
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        call = wrap(model)
+        for value in range(12):
+            loss = call(batch(value)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(loss.item())
+        return found
+
+    expected = losses(lambda model: model)
+
+    def program() -> None:
+        torch.testing.assert_close(losses(compiled), expected, rtol=1e-3, atol=1e-3)
+
+    assert not audited(program).has_faults
+
+
+def test_torch_captures_again_when_a_weight_has_other_memory() -> None:
+    model = net()
+
+    @torch.no_grad()
+    def program() -> None:
+        call = compiled(model)
+        for value in range(12):
+            if value == 6:
+                model[0].weight.data = torch.ones(64, 64, device="cuda")
+            torch.testing.assert_close(call(batch(value)), model(batch(value)))
+
+    report = audited(program)
+    assert not report.has_faults
+    assert report.captures > 1
+
+
+def test_torch_captures_again_when_a_number_changes() -> None:
+    class Scaled(torch.nn.Module):
+        scale = 1.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * self.scale).sin()
+
+    model = Scaled()
+
+    @torch.no_grad()
+    def program() -> None:
+        call = compiled(model)
+        for value in range(12):
+            model.scale = 1.0 if value < 6 else 0.5
+            torch.testing.assert_close(call(batch(value)), model(batch(value)))
+
+    assert not audited(program).has_faults
+
+
+def test_torch_raises_for_an_output_that_was_overwritten() -> None:
+    @torch.no_grad()
+    def program() -> None:
+        call = compiled(net())
+        kept = [call(batch(value)) for value in range(12)]
+        with pytest.raises(RuntimeError, match="overwritten by a subsequent run"):
+            kept[6].sum()
+
+    assert not audited(program).has_faults
+
+
+def test_memory_that_an_operator_of_a_library_reads_besides_its_arguments_may_be_stale() -> None:
+    caches = {"layer": torch.ones(8, 64, device="cuda")}
+
+    @library.custom_op("graphdoctor_tests::adds_cache", mutates_args=())
+    def adds_cache(x: torch.Tensor, layer: str) -> torch.Tensor:
+        return x + caches[layer]
+
+    @adds_cache.register_fake
+    def _(x: torch.Tensor, layer: str) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    @torch.no_grad()
+    def program() -> None:
+        call = compiled(lambda x: adds_cache(x.sin(), "layer").cos())
+        for value in range(12):
+            if value == 6:
+                caches["layer"] = torch.zeros(8, 64, device="cuda")
+            call(batch(value))
+
+    (stale,) = audited(program).stale_tensors
+    assert (stale.name, stale.reason) == ("caches.layer", "freed")
