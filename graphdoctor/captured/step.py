@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import MethodType
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 
@@ -22,7 +22,7 @@ from graphdoctor.captured.plan import CapturePlan, explain
 from graphdoctor.captured.step_arguments import ChangingArguments
 from graphdoctor.captured.step_calls import CallsOfKinds, LastCalls, WrittenArguments
 from graphdoctor.captured.step_gradients import StartingGradients
-from graphdoctor.captured.step_graph import StepGraph, signature_of_call
+from graphdoctor.captured.step_graph import StepGraph, form_of_call, signature_of_call
 from graphdoctor.captured.step_optimizers import (
     Numbers,
     OptimizerGuard,
@@ -41,7 +41,7 @@ from graphdoctor.captured.study import alone, no_device, watched_device
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.observe.earlier_graphs import renew_held_accumulations
 from graphdoctor.estimate import launches
-from graphdoctor.graphs.calls import Unwatchable
+from graphdoctor.graphs.calls import CallForm, Unwatchable
 from graphdoctor.graphs.calls.tally import called, register
 from graphdoctor.graphs.capturable import make_capturable
 from graphdoctor.graphs.capture import Pool
@@ -87,6 +87,18 @@ _PASS_NUMBER = (
     " float argument."
 )
 Key = tuple[Hashable, Hashable]  # of the call, and of the gradients that it finds
+_MOST_KNOWN = 4
+
+
+class _Known(NamedTuple):
+    """A call that a graph served, by which most later ones are told without their key."""
+
+    form: CallForm
+    key: Key
+    modes: list[object]
+    ways: tuple[object, ...]
+    missing: tuple[bool, ...]  # of the gradients, if that makes a difference
+    graph: StepGraph
 
 
 class CapturedStep:
@@ -120,6 +132,7 @@ class CapturedStep:
         self._warm_calls = 0
         self._seen: Counter[Key] = Counter()
         self._graphs: dict[Key, StepGraph] = {}
+        self._known: list[_Known] = []
         self._refused: dict[Key, str] = {}
         self._served_before = 0
         self._off = ""
@@ -220,6 +233,9 @@ class CapturedStep:
                 return self._eager(reason, args, kwargs)
             self._prepare(args, kwargs)
         args, kwargs = self._changing.with_tensors(args, kwargs)
+        for known in self._known:
+            if (found := self._found(known, args, kwargs)) is not None:
+                return self._replay(known.graph, *found, args, kwargs)
         try:
             key, tensors, seen = self._key(args, kwargs)
         except Unwatchable as reason:
@@ -237,13 +253,49 @@ class CapturedStep:
                 return self._without_graph(key, args, kwargs)
             if why:
                 return self._eager(why, args, kwargs)
+            self._remember(key, graph, seen, args, kwargs)
             return self._replay(graph, tensors, seen, args, kwargs)
         return self._without_graph(key, args, kwargs)
+
+    def _remember(
+        self,
+        key: Key,
+        graph: StepGraph,
+        seen: Seen | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        """Tell the next call of this form by it."""
+        form = form_of_call(args, kwargs, self._written.places)
+        if form is not None:
+            missing = self._gradients.key_of(key[0])
+            known = _Known(form, key, self._modes_now(), _ways(seen), missing, graph)
+            others = [each for each in self._known if each.key != key]
+            self._known = [known, *others][:_MOST_KNOWN]
+
+    def _found(
+        self, known: _Known, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Sequence[torch.Tensor], Seen | None] | None:
+        """The tensors of a call and what its Python does, if it is as known; any other is told by its key."""
+        try:
+            tensors = known.form.tensors_of(args, kwargs)
+            if tensors is None or not known.form.check(*tensors):
+                return None
+            if known.modes != self._modes_now():
+                return None
+            if known.missing and known.missing != self._gradients.are_missing():
+                return None
+            seen = self._seen_python(args, kwargs)
+        except Exception:  # arguments that are no tensors; what the step's Python raises
+            return None
+        if known.ways != _ways(seen) or self._difference(known.graph, args, kwargs):
+            return None
+        return tensors, seen
 
     def _replay(
         self,
         graph: StepGraph,
-        tensors: list[torch.Tensor],
+        tensors: Sequence[torch.Tensor],
         seen: Seen | None,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -263,23 +315,21 @@ class CapturedStep:
         self, graph: StepGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> str:
         """What changed since the capture; numbers and attributes that the step itself changes are no change."""
-        if self._results:
-            with self._results.standing():
-                return self._difference_of_numbers(graph, args, kwargs)
-        return self._difference_of_numbers(graph, args, kwargs)
-
-    def _difference_of_numbers(
-        self, graph: StepGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> str:
         python = self._python
         if python is None:
-            return graph.difference()
+            return self._difference_now(graph)
         now = python.read(*args, **kwargs)
         python.write(graph.numbers, *args, **kwargs)
         try:
-            return graph.difference()
+            return self._difference_now(graph)
         finally:
             python.write(now, *args, **kwargs)
+
+    def _difference_now(self, graph: StepGraph) -> str:
+        if graph.is_same():
+            return ""
+        with self._results.standing():
+            return graph.difference()
 
     def _prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Make optimizers capturable, before the first step creates their state."""
@@ -302,16 +352,22 @@ class CapturedStep:
     ) -> tuple[Key, list[torch.Tensor], Seen | None]:
         """What two calls share if one graph serves both, the tensors of the call, and what its Python does."""
         key, tensors = signature_of_call(args, kwargs, self._written.places)
-        flags = tuple([module.training for module in self._modules])
-        python = self._python
         try:
-            floats, named = self._changing.with_floats(args, kwargs)
-            seen = python.look(*floats, **named) if python is not None else None
+            seen = self._seen_python(args, kwargs)
         except Exception as error:  # the step raises its own
             raise Unwatchable(f"its Python cannot be run: {error}") from error
-        ways = (seen.branches, seen.schedules) if seen is not None else ()
-        call = (key, flags, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), ways)
+        call = (key, *self._modes_now(), _ways(seen))
         return (call, self._gradients.key_of(call)), tensors, seen
+
+    def _modes_now(self) -> list[object]:
+        flags = tuple([module.training for module in self._modules])
+        return [flags, torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
+
+    def _seen_python(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Seen | None:
+        if self._python is None:
+            return None
+        floats, named = self._changing.with_floats(args, kwargs)
+        return self._python.look(*floats, **named)
 
     def _without_graph(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if (reason := self._refused.get(key)) is not None:
@@ -546,10 +602,15 @@ class CapturedStep:
         return replace(target, fresh_inputs=in_turn(batches), variation=None)
 
     def _forget(self) -> None:
+        self._known.clear()
         for graph in self._graphs.values():
             self._served_before += graph.served
             graph.release()
         self._graphs.clear()
+
+
+def _ways(seen: Seen | None) -> tuple[object, ...]:
+    return (seen.branches, seen.schedules) if seen is not None else ()
 
 
 def _outermost_modules(roots: Mapping[str, object]) -> list[torch.nn.Module]:

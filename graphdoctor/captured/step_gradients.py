@@ -10,7 +10,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-_gradient_of: Any = torch.Tensor.grad.__get__  # type: ignore[union-attr]
+gradient_of: Any = torch.Tensor.grad.__get__  # type: ignore[union-attr]
 
 
 class Observed:
@@ -38,9 +38,11 @@ class StartingGradients:
 
     def key_of(self, call: Hashable) -> tuple[bool, ...]:
         """What calls of this kind have in common if one graph serves them."""
-        if call in self._dropped_by:
-            return ()
-        return tuple([gradient is None for gradient in map(_gradient_of, self._trained)])
+        return () if call in self._dropped_by else self.are_missing()
+
+    def are_missing(self) -> tuple[bool, ...]:
+        """Of each trained tensor, whether it has no gradient."""
+        return tuple([gradient is None for gradient in map(gradient_of, self._trained)])
 
     def now(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """Each trained tensor with its gradient."""

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence, Set
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
+from graphdoctor.captured.step_gradients import gradient_of
 from graphdoctor.captured.step_optimizers import Numbers, OptimizerGuard
 from graphdoctor.captured.step_results import KeptResults, Place
 from graphdoctor.graphs.calls import (
+    CallForm,
     Nesting,
+    NoForm,
     Outputs,
     Unwatchable,
     distinct,
+    form_by,
     signature,
 )
+from graphdoctor.graphs.calls.call_form import Reads, is_the_very, reads_of
 from graphdoctor.graphs.calls.outputs import tensors_in
 from graphdoctor.graphs.calls.signature import (
     TENSORS,
@@ -66,6 +72,40 @@ def signature_of_call(
     )
 
 
+def form_of_call(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], written: Set[int | str] = frozenset()
+) -> CallForm | None:
+    """The form of such a call, which other calls of the same key may lack; None if it has none."""
+
+    def reads(place: int | str, argument: object) -> Reads:
+        if place in written:
+            return _reads_these(argument)
+        return is_the_very(argument) if _is_state(argument) else reads_of(argument)
+
+    try:
+        readers = [reads(place, each) for place, each in enumerate(args)]
+        readers += [reads(name, each) for name, each in kwargs.items()]
+    except NoForm:
+        return None
+    return form_by(readers, args, kwargs)
+
+
+def _reads_these(argument: object) -> Reads:
+    """A function that reads arguments with the very tensors of this one, which are state."""
+    read, tensors = reads_of(argument), list[torch.Tensor]()
+    read(argument, tensors)
+
+    def are_these(now: object, _: list[torch.Tensor]) -> bool:
+        found: list[torch.Tensor] = []
+        return (
+            read(now, found)
+            and len(found) == len(tensors)
+            and all(map(operator.is_, found, tensors))
+        )
+
+    return are_these
+
+
 def _is_state(argument: object) -> bool:
     """Whether a guard can watch what an argument holds, while no copy of it can hold other tensors."""
     if type(argument) in TENSORS or is_constant(argument):
@@ -106,7 +146,8 @@ class StepGraph:
         self.numbers = numbers
         self._made, self._modes, self._optimizers = made, modes, optimizers
         state = named_tensors(target.roots)
-        self._left = list(_gradients_left(made.footprint.tensors, state))
+        left = dict(_gradients_left(made.footprint.tensors, state))
+        self._trained, self._left = [*left], [*left.values()]
         self._read, self._read_results = read_gradients, read_results
         if rebound := next(_rebound(made.footprint.tensors, state), ""):
             raise Unwatchable(
@@ -121,7 +162,7 @@ class StepGraph:
         # The target's step is a wrapper: the variables to watch are those of the functions that it wraps.
         roots |= {f"step of {n}": each for n, r in roots.items() for each in _wrapped_by(r)}
         with results.standing():
-            self._guard = Guard(roots, without=apart)
+            self._guard = Guard(roots, without=apart, varying=results.keys, grad=True)
         if memory_of(given) & memory_of(state.values()):
             raise Unwatchable("an argument of the step is a tensor of its state")
         inputs = made.static_inputs
@@ -154,11 +195,22 @@ class StepGraph:
         graph = self._graph
         graph.load(distinct(tensors))
         graph.replay()
-        for parameter, left in self._left:
-            if parameter.grad is not left:
+        if not all(map(operator.is_, map(gradient_of, self._trained), self._left)):
+            for parameter, left in zip(self._trained, self._left, strict=True):
                 parameter.grad = left
         self.served += 1
         return graph.build(tensors)
+
+    def is_same(self) -> bool:
+        """Whether a replay still computes the step, with what its Python changes as at the capture.
+
+        Where it does not, `difference` decides.
+        """
+        return (
+            self._guard.is_same()
+            and self._modes.is_same()
+            and not any(optimizer.difference() for optimizer in self._optimizers)
+        )
 
     def difference(self) -> str:
         """What changed since the capture, in one sentence; "" if a replay still computes the step."""
@@ -167,9 +219,7 @@ class StepGraph:
                 return why
         if not self._modes.is_same():
             return self._modes.difference()
-        if self._guard.is_same() and self._guard.gradients_are_same():
-            return ""
-        return self._guard.difference(grad=True)
+        return "" if self._guard.is_same() else self._guard.difference(grad=True)
 
     def adopts_loaded_state(self) -> bool:
         """Take over what `load_state_dict` of the optimizers loaded; False if it does not fit."""

@@ -116,6 +116,11 @@ class KeptResults:
         return len(self._places) + len(self._counts)
 
     @property
+    def keys(self) -> frozenset[tuple[int, str]]:
+        """Where something else stands in each call: the id of a dictionary or a cell, and the name in it."""
+        return frozenset(self._places) | frozenset(self._counts)
+
+    @property
     def tensors(self) -> list[torch.Tensor]:
         """The standing tensors."""
         return [place.standing for place in self._places.values()]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 _address = torch.Tensor.data_ptr
+_wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _MOST_MODES = 4  # between which calls may change
 _NAMES = ("shape", "strides", "dtype", "layout", "class")
 
@@ -29,11 +30,13 @@ class TensorLayouts:
 
     Dynamo's guards compare them in one call into C++. Those also see gradients, inference mode and
     autocast, which do not count here: a failed check is repeated with the guards of other modes, then
-    tensor by tensor, which makes guards for the current modes.
+    tensor by tensor, which makes guards for the current modes. With `grad`, required gradients count, but for calls
+    under no_grad.
     """
 
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, tensors: list[torch.Tensor], *, grad: bool = False) -> None:
         self._layouts = list(map(_layout, tensors))
+        self._wanted = list(map(_wants_gradient, tensors)) if grad else None
         self.is_known = _guards(tensors)
         self._of_modes = [self.is_known]
 
@@ -44,7 +47,10 @@ class TensorLayouts:
         """Compare each tensor, unless guards that were made under other modes accept all."""
         known = next((each for each in self._of_modes if each(*tensors)), None)
         if known is None:
-            if list(map(_layout, tensors)) != self._layouts:
+            wanted = self._wanted
+            if list(map(_layout, tensors)) != self._layouts or (
+                wanted is not None and list(map(_wants_gradient, tensors)) != wanted
+            ):
                 return False
             known = _guards(tensors)
             self._of_modes = [known, *self._of_modes][:_MOST_MODES]

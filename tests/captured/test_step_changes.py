@@ -82,6 +82,16 @@ def weights_are_frozen(wrap: Wrap) -> Found:
     return found, model
 
 
+def the_mode_changes(wrap: Wrap) -> Found:
+    """Evaluation between training calls of the same form, through the same function."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)).cuda()
+    step, found = wrap(_step(model, torch.optim.SGD(model.parameters(), lr=0.1))), []
+    for i in range(16):
+        model.train(i < 8 or i > 13)
+        found.append(step(_x(i)))
+    return found, model
+
+
 def training_resumes(wrap: Wrap) -> Found:
     model, optimizer = _model()
     step, found = wrap(_step(model, optimizer)), []
@@ -354,6 +364,7 @@ def a_float_is_no_tensor(wrap: Wrap) -> Found:
         (the_caller_steps, 13),
         (the_caller_reads_gradients, 7),
         (weights_are_frozen, 4),
+        (the_mode_changes, 11),
         (training_resumes, 11),
         (a_call_raises, 8),
         (a_group_is_added, 4),

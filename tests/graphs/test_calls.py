@@ -7,7 +7,7 @@ import enum
 from collections import UserDict
 from collections.abc import Iterator, MutableMapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.calls import CallForm, Nesting, Outputs, Unwatchable, form_of, signature
 from graphdoctor.graphs.graphed_callable import copy_into
+from graphdoctor.target.state.tree import map_leaves
 from tests.support.captured_models import Scaled, assert_equal, on_device, rand, replayed
 from tests.support.emulated import device as device
 from tests.support.graphed_twins import data, twins
@@ -40,10 +41,27 @@ tensors = st.builds(
 constants = st.sampled_from([None, True, False, 0, 1, 1.0, 0.0, -0.0, float("nan"), "a", ""])
 
 
-arguments = st.lists(st.one_of(tensors, constants), max_size=4).map(tuple)
+class Pair(NamedTuple):
+    first: Any
+    second: Any
 
 
-named = st.dictionaries(st.sampled_from("xyz"), st.one_of(tensors, constants), max_size=2)
+def _nested(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.lists(parts, max_size=2),
+        st.lists(parts, max_size=2).map(tuple),
+        st.builds(Pair, parts, parts),
+        st.dictionaries(st.sampled_from("xyz"), parts, max_size=2),
+    )
+
+
+values = st.recursive(st.one_of(tensors, constants), _nested, max_leaves=4)
+
+
+arguments = st.lists(values, max_size=3).map(tuple)
+
+
+named = st.dictionaries(st.sampled_from("xyz"), values, max_size=2)
 
 
 @settings(max_examples=100)
@@ -52,7 +70,7 @@ def test_a_call_of_the_same_form_has_the_same_key(
     args: Any, kwargs: Any, others: Any, other_kwargs: Any, same: bool
 ) -> None:
     if same:
-        others, other_kwargs = _alike(args), dict(zip(kwargs, _alike(kwargs.values()), strict=True))
+        others, other_kwargs = map_leaves(_alike, (args, kwargs))
     form = form_of(args, kwargs)
     if form is None:
         return
@@ -74,19 +92,18 @@ def is_of(form: CallForm, args: Any, kwargs: Any) -> bool:
         return False
 
 
-def _alike(values: Any) -> tuple[Any, ...]:
-    """Other tensors of the same make."""
-    return tuple(
-        torch.empty_strided(v.shape, v.stride(), dtype=v.dtype) if torch.is_tensor(v) else v
-        for v in values
-    )
+def _alike(value: object) -> object:
+    """Another tensor of the same make, or the same constant."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
 
 
 class TestForms:
     @pytest.mark.parametrize(
         "args",
         [
-            ([torch.zeros(1)],),
+            ([torch.zeros(1), {1: torch.zeros(1)}],),
             (torch.zeros(1, requires_grad=True),),
             (torch.zeros(1).to_sparse(), object()),
             (1, 2),
@@ -317,6 +334,26 @@ class TestOutputs:
         fresh = [torch.ones(2), torch.full((2,), 2.0)]
         made: Any = nesting.filled(fresh)
         assert type(made) is Named and made["x"] is fresh[0] and made.scale is fresh[1]
+
+    def test_small_copies_share_one_aligned_allocation_and_no_write(self) -> None:
+        made = [torch.rand(3, 4).t(), torch.rand(130), torch.rand(())]
+        found = Outputs(Nesting(made), made, clones=True).build(())
+        assert all(map(torch.equal, found, made))
+        assert [each.stride() for each in found] == [each.stride() for each in made]
+        assert len({each.untyped_storage().data_ptr() for each in found}) == 1
+        begin = found[0].data_ptr()
+        assert [each.data_ptr() - begin for each in found] == [0, 512, 512 + 1_024]
+        scale = torch.ones((), requires_grad=True)
+        product = scale * found[1]
+        found[2].add_(1)  # which is none to what autograd has saved
+        product.sum().backward()
+        assert scale.grad is not None and torch.equal(found[1], made[1])
+
+    @pytest.mark.parametrize("large", [torch.rand(1_025), torch.arange(3)])
+    def test_a_copy_that_is_kept_keeps_no_large_one(self, large: torch.Tensor) -> None:
+        made = [torch.rand(()), large]
+        loss, _ = Outputs(Nesting(tuple(made)), made, clones=True).build(())
+        assert loss.untyped_storage().nbytes() == 4
 
     def test_tensors_that_share_memory_share_it_in_copies(self) -> None:
         base = torch.arange(6.0).view(2, 3)

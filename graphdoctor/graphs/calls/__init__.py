@@ -4,7 +4,7 @@
 `CallForm` tells most calls in one call into C++. `Outputs` hands out what a replay filled.
 """
 
-from graphdoctor.graphs.calls.call_form import CallForm, form_of
+from graphdoctor.graphs.calls.call_form import CallForm, NoForm, form_by, form_of
 from graphdoctor.graphs.calls.outputs import Nesting, Outputs
 from graphdoctor.graphs.calls.signature import (
     Unwatchable,
@@ -16,9 +16,11 @@ from graphdoctor.graphs.calls.signature import (
 __all__ = [
     "CallForm",
     "Nesting",
+    "NoForm",
     "Outputs",
     "Unwatchable",
     "distinct",
+    "form_by",
     "form_of",
     "mismatch",
     "signature",

@@ -11,11 +11,11 @@ from __future__ import annotations
 import dis
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial, partialmethod
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from types import CellType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -92,20 +92,25 @@ _IGNORED = frozenset({*vars(torch.nn.Module()), _NOT_READ}) - {"training", *HOLD
 
 
 Readers = tuple[Callable[[Any], Iterable[object]], ...]
-Now = Callable[[], dict[object, object]]
+Now = Callable[[], dict[Any, object]]
 
 
 class Entries(NamedTuple):
     """A container, or the slots of an object, as it was at the capture.
 
-    `readers` give all its keys and values in order. `now` has the values by key, index or slot.
+    `readers` give its keys and values in order, all of them if it is `whole`. `now` has the values by key, index or
+    slot.
     """
 
     path: str
     live: Any
     readers: Readers
     now: Now
-    before: dict[object, object]
+    before: dict[Any, object]
+    is_whole: bool = True
+
+
+Place = tuple[int, str]  # the id of a dictionary or of a variable's cell, and the name in it
 
 
 class _HeldByModules(Walk):
@@ -124,7 +129,7 @@ class ReachableState:
     module whose forward a graph replaces: its own hooks run around the graph, and its `forward` is the
     graph's place, so neither is watched. Of a function among the roots, which is a step, the variables that its
     own code reads are watched, too, and the floats that the user's functions read that it leads to. `without` and
-    what only they lead to are left out.
+    what only they lead to are left out. What stands in the `varying` places may be another object in each call.
     """
 
     def __init__(
@@ -132,7 +137,9 @@ class ReachableState:
         roots: Mapping[str, object],
         around: torch.nn.Module | None = None,
         without: Iterable[object] = (),
+        varying: Set[Place] = frozenset(),
     ) -> None:
+        self._varying = varying
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.versioned: list[Entries] = []
         self.others: list[Entries] = []
@@ -158,29 +165,55 @@ class ReachableState:
         steps = [value for value in roots.values() if isinstance(value, FunctionType)]
         for helper in (value for _, value in found if steps and isinstance(value, FunctionType)):
             if helper not in steps and is_user_file(helper.__code__.co_filename):
-                floats = partial(_floats, helper, _names_loaded(helper))
-                if floats():
-                    reader = partial(_values_of, floats)
-                    self.others.append(Entries("", helper, (reader,), floats, floats()))
+                self._add_floats(helper)
         for step in steps:
-            variables = partial(_variables, step, _names_loaded(step))
-            reader = partial(_values_of, variables)
-            self.others.append(Entries("", step, (reader,), variables, variables()))
+            names, cells = _globals_read(step), _cells(step)
+            self._add_some("", step.__globals__, names)
+            watched = {
+                n: c for n, c in cells.items() if not self._varies(c, n) and _contents({n: c})
+            }
+            contents = partial(_contents, watched)
+            read_all = partial(map, attrgetter("cell_contents"))
+            self.others.append(
+                Entries("", [*watched.values()], (read_all,), contents, contents(), is_whole=False)
+            )
             by_attributes = attributes_read(step)
-            for name, held in variables().items():
-                read = by_attributes.get(str(name), set())
+            variables = [(name, step.__globals__[name]) for name in sorted(names)]
+            for name, held in (*variables, *_contents(cells).items()):
+                read = by_attributes.get(name, set())
                 if not read or _is_watched_whole(held) or not read <= attributes(held).keys():
-                    named.setdefault(str(name), held)
+                    named.setdefault(name, held)
                     continue
                 # What else the object holds may change: an environment that counts its own steps.
-                now = partial(_only, attributes(held), read)
-                self.others.append(
-                    Entries(str(name), held, (partial(_values_of, now),), now, now())
-                )
-                named |= {joined(str(name), key): value for key, value in now().items()}
+                self._add_some(name, attributes(held), read)
+                named |= {joined(name, key): attributes(held)[key] for key in read}
         for held_at, value, _ in _HeldByModules(named, with_empty=False, without=apart):
             if id(value) not in grads:
                 self._add(str(held_at).removeprefix("."), value)
+
+    def _varies(self, holder: object, name: str) -> bool:
+        return (id(holder), name) in self._varying
+
+    def _add_floats(self, helper: FunctionType) -> None:
+        """Watch the variables from outside that have a float, and those that get one."""
+        held, names = helper.__globals__, _globals_read(helper)
+        names = {name for name in names if not self._varies(held, name)}
+        cells = {n: cell for n, cell in _cells(helper).items() if not self._varies(cell, n)}
+
+        def floats() -> dict[str, object]:
+            found = _only(held, names) | _contents(cells)
+            return {name: value for name, value in found.items() if type(value) is float}
+
+        if before := floats():
+            values = (lambda _: floats().values(),)
+            self.others.append(Entries("", helper, values, floats, before, is_whole=False))
+
+    def _add_some(self, path: str, held: dict[Any, Any], names: Set[str]) -> None:
+        """Watch what a dictionary has under these names."""
+        names = {name for name in names if not self._varies(held, name)}
+        if names:
+            now, read = partial(_only, held, names), itemgetter(*names, next(iter(names)))
+            self.others.append(Entries(path, held, (read,), now, now(), is_whole=False))
 
     def _add(self, path: str, value: Any) -> None:
         if isinstance(value, torch.Tensor):
@@ -217,6 +250,9 @@ class ReachableState:
     def _add_dict(self, path: str, value: dict[Any, Any]) -> None:
         stem, _, name = path.rpartition(".")
         path = stem if name in HOLDERS else path
+        if varying := self._varying_in(value):
+            self._add_some(path, value, value.keys() - varying)
+            return
         now: Now = partial(dict, value)
         self.versioned.append(Entries(path, value, (dict.keys, dict.values), now, now()))
 
@@ -227,6 +263,8 @@ class ReachableState:
             # Each call writes to it, when a graph becomes its `forward`.
             now = partial(_without, own, _IGNORED | {"forward"})
             self.others.append(Entries(path, module, (lambda _: _flat(now()),), now, now()))
+        elif varying := self._varying_in(own):
+            self._add_some(path, own, own.keys() - _IGNORED - varying)
         else:
             self.versioned.append(Entries(path, own, (itemgetter(*now()),), now, now()))
         for name in HOLDERS:
@@ -237,45 +275,43 @@ class ReachableState:
             names = HOOKS[:2] if self._around is None else HOOKS
             self.hooks += [own[name] for name in names if name in own and not own[name]]
 
+    def _varying_in(self, held: dict[Any, Any]) -> set[str]:
+        return {name for place, name in self._varying if place == id(held)}
+
 
 def _without(held: dict[str, object], names: frozenset[str]) -> dict[object, object]:
     return {name: value for name, value in held.items() if name not in names}
 
 
-def _names_loaded(function: FunctionType) -> list[str]:
+def _globals_read(function: FunctionType) -> set[str]:
     """The globals that its own code reads, by name; an attribute `x.name` is no global."""
     found = {
         str(each.argval)
         for each in dis.get_instructions(function.__code__)
         if each.opname == "LOAD_GLOBAL"
     }
-    return sorted(found)
+    return found & function.__globals__.keys()
 
 
-def _variables(function: FunctionType, names: Sequence[str]) -> dict[object, object]:
-    held = function.__globals__
-    found: dict[object, object] = {name: held[name] for name in names if name in held}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+def _cells(function: FunctionType) -> dict[str, CellType]:
+    """The variables of enclosing functions that a function uses."""
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+
+def _contents(cells: Mapping[str, CellType]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, cell in cells.items():
         with suppress(ValueError):  # one that has no value yet
             found[name] = cell.cell_contents
     return found
-
-
-def _floats(function: FunctionType, names: Sequence[str]) -> dict[object, object]:
-    found = _variables(function, names)
-    return {name: value for name, value in found.items() if type(value) is float}
 
 
 def _is_watched_whole(held: object) -> bool:
     return is_stateful(held) or isinstance(held, (torch.Tensor, *_CONTAINERS, *_FROZEN))
 
 
-def _only(held: dict[str, object], names: set[str]) -> dict[object, object]:
+def _only(held: dict[Any, Any], names: Set[str]) -> dict[str, object]:
     return {name: held[name] for name in names if name in held}  # torch holds 1,500 names
-
-
-def _values_of(variables: Now, _: object) -> Iterable[object]:
-    return variables().values()
 
 
 def _flat(items: dict[object, object]) -> Iterable[object]:
@@ -305,7 +341,8 @@ class Guard:
 
     Everything has to be the same object, or a constant that equals it. Holds the memory of all tensors that
     were reached, so that a replay never reads freed memory. `around` is the module whose forward a graph
-    replaces during calls. What only `without` leads to is not watched.
+    replaces during calls. What only `without` leads to is not watched, nor what stands in the `varying` places.
+    With `grad`, the same tensors have to require gradients.
 
     `is_same()` is the check: fast, and False also if an equal constant was assigned again. Then
     `difference()` decides, and accepts the new object from there on.
@@ -317,12 +354,15 @@ class Guard:
         *,
         around: torch.nn.Module | None = None,
         without: Sequence[object] = (),
+        varying: Set[Place] = frozenset(),
+        grad: bool = False,
     ) -> None:
         self._roots, self._around, self._without = roots, around, without
+        self._varying, self._grad = varying, grad
         self.is_same: Callable[[], bool] = self._watch()
 
     def _watch(self) -> Callable[[], bool]:
-        found = ReachableState(self._roots, self._around, self._without)
+        found = ReachableState(self._roots, self._around, self._without, self._varying)
         self._entries = [*found.others, *found.versioned]
         self._empty, self._hooks = found.empty, found.hooks
         self.tensors = found.all_tensors
@@ -331,7 +371,7 @@ class Guard:
         self._wanted = list(map(_wants_gradient, tensors))
         self._storages = [tensor.untyped_storage() for tensor in found.all_tensors]
         self._addresses: list[int | None] = list(map(_address, tensors))
-        self._layouts = TensorLayouts(tensors)
+        self._layouts = TensorLayouts(tensors, grad=self._grad)
         # The values of these may have become numbers in the graph.
         self._on_cpu = [
             place
@@ -346,9 +386,10 @@ class Guard:
     def _check(self, dicts_are_same: Callable[[], bool]) -> Callable[[], bool]:
         """The check of one call, as one function of local variables."""
         nothing = [*(empty for _, empty in self._empty), *self._hooks]
-        others_are_same = self._by_identity[1].check if self._by_identity[1].lives else None
+        others_are_same = self._by_identity[1].check if self._by_identity[1].readers else None
         tensors, addresses, layouts = self._held, self._addresses, self._layouts
         every, unpacked = list(range(len(tensors))), tuple(tensors)
+        grad, gradients_are_same = self._grad, self.gradients_are_same
         on_cpu, versions = [tensors[place] for place in self._on_cpu], self._versions
 
         def is_same() -> bool:
@@ -359,6 +400,7 @@ class Guard:
                     and (others_are_same is None or others_are_same())
                     and are_at(tensors, addresses, every)
                     and (not tensors or layouts.is_known(*unpacked) or layouts.recheck(tensors))
+                    and (not grad or torch.is_grad_enabled() or gradients_are_same())
                     and (not on_cpu or [*map(_version, on_cpu)] == versions)
                 )
             except Exception:  # an attribute is gone
@@ -419,7 +461,8 @@ class Guard:
 
     def _has_content_of(self, before: object, now: object) -> bool:
         """Whether a container has the constants that the one before had at the capture."""
-        captured = next((each for each in self._entries if each.live is before), None)
+        whole = (each for each in self._entries if each.is_whole)
+        captured = next((each for each in whole if each.live is before), None)
         if captured is None or type(now) not in (dict, list) or type(now) is not type(before):
             return False
         held: Any = now
@@ -453,9 +496,9 @@ class _SameItems:
     """Whether containers hold the very objects that they held, in a few passes in C."""
 
     def __init__(self, entries: Sequence[Entries]) -> None:
-        self.lives = [each.live for each in entries]
+        self.lives = [each.live for each in entries if each.is_whole]
         rows = [(reader, each.live) for each in entries for reader in each.readers]
-        self._readers, self._read = [row[0] for row in rows], [row[1] for row in rows]
+        self.readers, self._read = [row[0] for row in rows], [row[1] for row in rows]
         self.items: list[object] = []
         self.counts: list[int] = []
         self.refresh()
@@ -473,7 +516,7 @@ class _SameItems:
         )
 
     def _items_now(self) -> list[object]:
-        return [*chain.from_iterable(map(_call, self._readers, self._read))]
+        return [*chain.from_iterable(map(_call, self.readers, self._read))]
 
     def _counts_now(self) -> list[int]:
         return [*map(operator.length_hint, self.lives)]
