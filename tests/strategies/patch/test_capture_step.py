@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -205,7 +206,8 @@ for step, (x, y) in enumerate(data):
             target_param.data.copy_(share * param.data + (1 - share) * target_param.data)
     for param, slow_param in zip(model.parameters(), average.parameters()):
         slow_param.data.lerp_(param.data, 0.01 * step)
-    print(step, loss.item(), target(x).sum().item(), average(x).sum().item())
+    figures = (loss.item(), target(x).sum().item(), average(x).sum().item())
+    print(step, *(f"{each:.5f}" for each in figures))
 """,
     "a trainer whose step reads and sets its attributes": HEAD
     + """\
@@ -609,6 +611,61 @@ def test_the_speedup_waits_for_what_the_change_does_not_handle(tmp_path: Path) -
     assert left.clause.endswith(" (3x (2x to 4x), predicted once GD105 is fixed)")
 
 
+AVERAGES = {  # the body of a loop, and the share of the way by which it moves `t` towards `p`
+    "t.data.copy_(tau * p.data + (1 - tau) * t.data)": "tau",
+    "t.data.copy_(t.data * (1.0 - tau) + p.data * tau)": "tau",
+    "t.data.copy_(t.data * keep + (1.0 - keep) * p.data)": "1.0 - keep",
+    "t.data.mul_(keep); t.data.add_((1 - keep) * p.data)": "1 - keep",
+    "t.data.mul_(1 - tau).add_(p.data, alpha=tau)": "tau",
+    "t.data.lerp_(p.data, tau)": "tau",
+    # No average, or not of these:
+    "t.data.copy_(tau * p.data + keep * t.data)": "",
+    "t.data.copy_(tau * t.data + (1 - tau) * t.data)": "",
+    "t.data.mul_(1 - tau); s.data.add_(tau * p.data)": "",
+    "t.data.copy_(weight * p.data + (1 - weight) * t.data)": "",
+    "t.data.copy_(p.data.mean() * p.data + (1 - p.data.mean()) * t.data)": "",
+}
+
+
+@pytest.mark.parametrize("body", AVERAGES)
+@pytest.mark.parametrize("in_function", [False, True])
+def test_an_average_of_parameters_is_one_call(body: str, in_function: bool, tmp_path: Path) -> None:
+    """In the step, or in a function of its file; a `weight` that the host moves stays a tensor in the loop."""
+    loop = f"for p, t in zip(model.parameters(), target.parameters()):\n    # Slowly.\n    {body}\n"
+    own = "weight" if "weight" in body else 0.5
+    follow = (
+        f"def follow(model, target, s, tau, keep, weight):\n{textwrap.indent(loop, '    ')}\n\n"
+    )
+    source = (
+        HEAD
+        + f"""\
+import copy
+
+target, tau, keep, weight, s = copy.deepcopy(model), 0.25, 0.75, 0.5, torch.zeros(())
+{follow if in_function else ""}
+for i, (x, y) in enumerate(data):
+    weight = 1.0 / (1 + i)
+    loss = nn.functional.cross_entropy(model(x), y)  # first
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+{f"    follow(model, target, s, tau, keep, {own})" if in_function else textwrap.indent(loop, "    ").rstrip()}  # last
+    print(f"{{target(x).sum().item():.5f}}")
+"""
+    )
+    file = tmp_path / "averages.py"
+    changed = changed_sources(proposal(file, source).changes)[str(file)][1]
+    share = AVERAGES[body]
+    lists = "[t.data for t in target.parameters()], [p.data for p in model.parameters()]"
+    call = "".join(f"# Slowly. torch._foreach_lerp_({lists}, {share}".split())
+    written = "".join(changed.split()).replace(",)", ")")
+    assert (call in written) == bool(share), changed
+    assert changed.count("_foreach_lerp_") == bool(share)
+    if share:
+        eager = changed.replace("import graphdoctor\n", "\n").replace("@graphdoctor.capture\n", "")
+        assert printed(eager) == printed(source) != ""
+
+
 def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None:
     def body(name: str) -> list[str]:
         file = tmp_path / f"{name.replace(' ', '_')}.py"  # its tree is kept by the name
@@ -654,6 +711,13 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
         "    # Every second step."
         in followed[: followed.index("for step, (x, y) in enumerate(data):")]
     )
+    moved = followed.index("    torch._foreach_lerp_(")
+    assert followed[moved + 1 : moved + 5] == [
+        "        [target_param.data for target_param in target.parameters()],",
+        "        [param.data for param in model.parameters()],",
+        "        share,",
+        "    )",
+    ]
     branch = followed.index("    if step % 2 == 0:")
     assert followed[branch + 1 : branch + 3] == [
         "        update_parameters()",

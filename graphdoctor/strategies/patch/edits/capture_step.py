@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from types import CodeType
 
 from graphdoctor.strategies.patch.batch_copies import are_copies, only_copies
+from graphdoctor.strategies.patch.edits.averages_at_once import (
+    averages_in_functions,
+    with_averages_at_once,
+)
 from graphdoctor.strategies.patch.edits.drawn_in_functions import with_draws_given
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.edits.unchecked_distributions import unchecked_distributions
@@ -259,6 +263,11 @@ class Extraction:
         given_names, more = dict[str, None](), tuple[Change, ...]()
         for number, (group, name) in enumerate(zip(self.parts.groups, self.names, strict=True)):
             read = self._arguments(group)
+            width = self._widest - len(self._indent)
+            group = with_averages_at_once(group, self.text, self.host_values, width)
+            more += (
+                *averages_in_functions(group, self.file, self.text, self.host_values, self._widest),
+            )
             group, brought = with_inputs_apart(group, read - self._kept(group))
             group, drawn, functions_changed = with_draws_given(group, self.file, self.text)
             more += functions_changed
