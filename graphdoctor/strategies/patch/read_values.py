@@ -103,11 +103,11 @@ def _launches(value: ast.expr) -> bool:
     return (
         isinstance(value, _COMPUTES)
         and all(isinstance(each, _PARTS) for each in nodes)
-        and all(_is_of_tensors(each) and not always_waits(each) for each in calls)
+        and all(is_of_tensors(each) and not always_waits(each) for each in calls)
     )
 
 
-def _is_of_tensors(call: ast.Call) -> bool:
+def is_of_tensors(call: ast.Call) -> bool:
     """Whether it is a method of tensors that changes nothing in place, or a function of torch."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr.endswith("_"):
         return False

@@ -34,6 +34,7 @@ _PREPARES = _BRINGS | {
     *("view", "reshape", "unsqueeze", "squeeze", "permute"),
     *("full", "zeros", "ones", "fill_", "type", *_DRAWS),
 }
+MODES = frozenset({"no_grad", "inference_mode"})
 # What names the tensors that a moving average goes through.
 _NAMES_TENSORS = frozenset(
     {"detach", "parameters", "named_parameters", "buffers", "state_dict", "dict", "OrderedDict"}
@@ -212,7 +213,7 @@ def _shown_inside(statement: ast.stmt, later: Names, reads: set[int]) -> ast.stm
     """The last statement of a block without gradients that only shows values: they need no gradients outside."""
     if not isinstance(statement, ast.With) or len(statement.body) < 2:
         return None
-    if not called(statement) & {"no_grad", "inference_mode"}:
+    if not called(statement) & MODES:
         return None
     last = statement.body[-1]
     return last if _is_free_of(last, later) and _is_shown(last, reads) else None

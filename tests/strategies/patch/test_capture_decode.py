@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.strategies.patch.edits import EDITS
 from graphdoctor.strategies.patch.edits.capture_decode import CaptureDecode
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.source import changed_sources
 from graphdoctor.values.locations import Location
-from graphdoctor.values.program import CalledModule
+from graphdoctor.values.program import CalledModule, ProgramStep
 from tests.strategies.patch.test_changed_programs import patched, tried_in
 from tests.support.reports import SAFE, step_of
 
@@ -184,18 +186,21 @@ def _changed(file: Path, source: str, *, trains: bool = False) -> str:
 
 
 def _proposal(file: Path, source: str, *, trains: bool = False) -> Proposal:
+    return CaptureDecode().propose(_step(file, source, trains=trains))
+
+
+def _step(file: Path, source: str, *, trains: bool = False) -> ProgramStep:
     file.write_text(source, encoding="utf-8")
     line = next(n for n, text in enumerate(source.split("\n"), 1) if text.endswith("  # call"))
     functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
     around = [f.name for f in functions if f.lineno < line <= (f.end_lineno or 0)]
-    step = replace(
+    return replace(
         step_of(replace(SAFE, strategies=())),
         location=Location(str(file), line, around[-1] if around else "<module>"),
         last_line=line,
         mode="inference",
         modules=(CalledModule("Model", "model", trains=trains),),
     )
-    return CaptureDecode().propose(step)
 
 
 def _printed(source: str) -> str:
@@ -265,6 +270,99 @@ def test_a_network_that_acts_is_called_without_gradients(tmp_path: Path) -> None
     assert call in changed
     eager = changed.replace("import graphdoctor\n", "\n").replace("@graphdoctor.capture\n", "")
     assert _printed(eager) == _printed(HEAD + AGENT)
+
+
+ROLLOUT = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+STEPS = 6
+agent = nn.Linear(3, 4).to("cuda")
+observations = torch.zeros((STEPS, 2, 3), device="cuda")
+actions, values, dones = (torch.zeros((STEPS, 2), device="cuda") for _ in range(3))
+seen, done = torch.ones(2, 3, device="cuda"), torch.zeros(2, dtype=torch.bool, device="cuda")
+
+
+class Env:
+    def step(self, taken, step):
+        seen = [[one, two, 0.5 * step] for one, two in zip(taken, taken[::-1])]
+        return torch.tanh(torch.tensor(seen, device="cuda"))
+
+
+env = Env()
+for iteration in range(3):
+    for step in range(STEPS):
+        observations[step] = seen
+        dones[step] = ~done
+        # The action.
+        with torch.no_grad():
+            scores = agent(seen)  # call
+            values[step] = scores.mean(1)
+        actions[step] = scores.argmax(1)
+        seen = env.step(scores.argmax(1).tolist(), step)
+        done = seen[:, 0] > 0.9
+    print(observations.tolist(), actions.tolist(), values.tolist(), dones.tolist())
+"""
+ACT_AND_WRITE = """\
+def act(step, seen, done):
+    observations[step] = seen.type_as(observations)
+    dones[step] = (~done).type_as(dones)
+    # The action.
+    with torch.no_grad():
+        scores = agent(seen)  # call
+        values[step] = scores.mean(1).type_as(values)
+    actions[step] = scores.argmax(1).type_as(actions)
+    return scores
+"""
+NO_ROWS = {
+    "an index that is computed": ("observations[step] =", "observations[step - 1] ="),
+    "a value of the host": ("] = seen\n", "] = torch.tensor([0.5]).to('cuda')\n"),
+    "a value that counts": ("] = seen\n", "] = seen + step\n"),
+    "storage that is made in each round": (
+        "    for step in",
+        "    observations = torch.zeros_like(observations)\n    for step in",
+    ),
+}
+
+
+def _act(file: Path, source: str, *, with_rows: bool = True) -> str:
+    step = _step(file, source)
+    changes = CaptureDecode(with_rows=with_rows).propose(step).changes
+    return changed_sources(changes)[str(file)][1]
+
+
+def test_an_agent_writes_its_rollout_in_the_captured_step(tmp_path: Path) -> None:
+    file = tmp_path / "rollout.py"
+    changed = _act(file, ROLLOUT)
+    assert ACT_AND_WRITE in changed
+    call = (
+        '        scores = act(torch.as_tensor([step], device="cuda"), seen, done)\n        seen ='
+    )
+    assert call in changed
+    out, namespace = io.StringIO(), dict[str, object]()
+    with EmulatedDevice(), contextlib.redirect_stdout(out):
+        exec(compile(changed, str(file), "exec"), namespace)
+    assert out.getvalue() == _printed(ROLLOUT)
+    assert namespace["act"].replayed >= 12  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", NO_ROWS)
+def test_a_write_that_no_graph_could_make_stays_outside(name: str, tmp_path: Path) -> None:
+    before, after = NO_ROWS[name]
+    assert before in ROLLOUT
+    changed = _act(tmp_path / f"{len(name)}.py", ROLLOUT.replace(before, after))
+    assert "def act(step, done, seen):\n    dones[step] = (~done)" in changed
+    with pytest.raises(NoProposal, match="writes a row"):
+        _act(tmp_path / "none.py", ROLLOUT.replace("[step] =", "[step + 0] ="))
+
+
+def test_an_agent_acts_in_a_captured_step_if_its_rows_stay_outside(tmp_path: Path) -> None:
+    changed = _act(tmp_path / "apart.py", ROLLOUT, with_rows=False)
+    assert "def act(seen):\n    scores = agent(seen)  # call\n    return scores\n" in changed
+    names = [each.name for each in EDITS]
+    first = names.index("capture the step of a rollout")
+    assert names[first + 1] == "capture the decode step"
 
 
 def test_the_gpu_computes_the_action_that_the_host_reads(tmp_path: Path) -> None:

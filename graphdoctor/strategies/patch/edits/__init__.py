@@ -18,6 +18,7 @@ EDITS: tuple[Edit, ...] = (
     CaptureReturns(),
     CaptureStep(),
     CaptureTrainer(),
+    CaptureDecode(with_rows=True),
     CaptureDecode(),
     CaptureModel(),
 )

@@ -21,8 +21,10 @@ from graphdoctor.strategies.patch.edits.unchecked_draws import (
     with_unchecked_draws,
 )
 from graphdoctor.strategies.patch.read_values import always_waits
+from graphdoctor.strategies.patch.rollout_rows import rollout_of
 from graphdoctor.strategies.patch.source import At, Change, Decorator, Import, source_of
 from graphdoctor.strategies.patch.step_parts import (
+    MODES,
     Parts,
     as_one_group,
     called,
@@ -40,7 +42,6 @@ _LOOPS = (ast.For, ast.While)
 _JOINS = frozenset({"cat", "concat", "concatenate", "hstack", "append"})  # what gets longer
 _ON_HOST = frozenset({"item", "tolist", "cpu", "numpy", "print", "decode", "append", "write"})
 _RANGES = frozenset({"range", "reversed", "len", "size"})
-MODES = frozenset({"no_grad", "inference_mode"})
 _WITHOUT_GRADIENTS = replace(CAPTURE, decorator=f"{CAPTURE.decorator}\n@torch.no_grad()")
 # Of a tensor with gradients, these are values without any.
 _VALUES = frozenset(
@@ -49,9 +50,15 @@ _VALUES = frozenset(
 
 
 class CaptureDecode:
-    """Captures what a loop does to get from one token to the next, where the call of the model is safe."""
+    """Captures what a loop does to get from one token to the next, where the call of the model is safe.
 
-    name = "capture the decode step"
+    `with_rows`: with the statements beside it that write a row of a rollout.
+    """
+
+    def __init__(self, *, with_rows: bool = False) -> None:
+        self.name = "capture the step of a rollout" if with_rows else "capture the decode step"
+        self._with_rows = with_rows
+
     cures: tuple[str, ...] = ()
     exactness: Exactness = "bitwise"
 
@@ -60,7 +67,7 @@ class CaptureDecode:
         assert step.report is not None
         _check(step)
         text = source_of(step.location.file)
-        captured = _captured(step, text)
+        captured = _captured(step, text, with_rows=self._with_rows)
         estimate = step.report.estimate
         return Proposal(
             self.name,
@@ -100,18 +107,20 @@ def _check(step: ProgramStep) -> None:
         raise NoProposal("the call of its model is not safe to capture")
 
 
-def _captured(step: ProgramStep, text: str) -> _Captured:
+def _captured(step: ProgramStep, text: str, *, with_rows: bool) -> _Captured:
     """The function that makes the call, if it can be captured as it is, or the statements of the loop around."""
     span, file = _span_of_call(text, step), step.location.file
     trains = any(module.trains for module in step.modules)
     if span.loop is None:
         function, calling = _function(span, text)
+        if calling is None and with_rows:
+            raise NoProposal("the function that makes the call is captured as it is")
         if calling is None:
             return _decorated(file, function, span.first_line)
         span = _span_at(text, file, calling)
         trains = trains or not _is_without_gradients(span)
     modules = frozenset(module.expression for module in step.modules)
-    return _extracted(file, text, span, modules, trains=trains)
+    return _extracted(file, text, span, modules, trains=trains, with_rows=with_rows)
 
 
 def _decorated(file: str, function: ast.FunctionDef, first_line: int) -> _Captured:
@@ -122,21 +131,25 @@ def _decorated(file: str, function: ast.FunctionDef, first_line: int) -> _Captur
 
 
 def _extracted(
-    file: str, text: str, span: Span, modules: frozenset[str], *, trains: bool
+    file: str, text: str, span: Span, modules: frozenset[str], *, trains: bool, with_rows: bool
 ) -> _Captured:
     """The statements up to the next token or action, as a function: without gradients if the model also `trains`."""
     assert span.loop is not None
     acts = _acts(span.loop)
     span = _to_the_token(span)
+    rollout = rollout_of(span, counted_by(span.around)) if with_rows else None
+    span = rollout.span if rollout is not None else span
     code = [*span.block[span.first : span.last + 1]]
     parts = as_one_group(code, text)
     (group,) = parts.groups
+    group = rollout.by_index(group) if rollout is not None else group
     parts = replace(parts, groups=(with_unchecked_draws(group, text),))
     if trains and (name := _differentiated(span, parts)):
         raise NoProposal(f"a gradient may be taken of `{name}` later")
     wrapper = _WITHOUT_GRADIENTS if trains else CAPTURE
     stems = _ACTS if acts else _DECODES
-    made = Extraction(file, text, span, parts, frozenset(), modules, wrapper, stems=stems)
+    row = rollout.counter if rollout is not None else ""
+    made = Extraction(file, text, span, parts, frozenset(), modules, wrapper, stems, row)
     changes, (name,) = made.changes(), made.names
     if trains:
         changes = (Import(file, "import torch"), *changes)
@@ -148,7 +161,11 @@ def _extracted(
         code,
         span.first_line,
         span.last_line,
-        what="computes the next action" if acts else "gets from one token to the next",
+        what="computes the next action and writes it into the rollout's storage"
+        if rollout is not None
+        else "computes the next action"
+        if acts
+        else "gets from one token to the next",
         advice=f"; make `{min(caches)}` once and reset it, since each cache gets a graph"
         if caches
         else "",

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from graphdoctor.source.trees import calls_in
-from graphdoctor.strategies.patch.edits.capture_decode import MODES, computes, counted_by
+from graphdoctor.strategies.patch.edits.capture_decode import computes, counted_by
 from graphdoctor.strategies.patch.edits.capture_step import (
     CAPTURE,
     CaptureStep,
@@ -22,7 +22,7 @@ from graphdoctor.strategies.patch.edits.capture_step import (
 )
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.source import source_of
-from graphdoctor.strategies.patch.step_parts import as_one_group, called
+from graphdoctor.strategies.patch.step_parts import MODES, as_one_group, called
 from graphdoctor.target.program.names import Names, names_outside
 from graphdoctor.target.program.statements import Span
 from graphdoctor.values.program import Exactness, ProgramStep

@@ -27,6 +27,7 @@ from graphdoctor.strategies.patch.source import (
     source_of,
 )
 from graphdoctor.strategies.patch.step_parts import (
+    MODES,
     Group,
     Parts,
     called,
@@ -183,7 +184,7 @@ def _with_targets(span: Span) -> Span:
     """With the blocks without gradients just above it that compute what it reads, such as a target network's."""
     while span.first:
         above = span.block[span.first - 1]
-        if not isinstance(above, ast.With) or not called(above) & {"no_grad", "inference_mode"}:
+        if not isinstance(above, ast.With) or not called(above) & MODES:
             break
         if not Names([above]).stored & Names(_statements(span)).early:
             break
@@ -253,6 +254,7 @@ class Extraction:
     modules: frozenset[str]  # as the program calls them
     wrapper: Wrapper
     stems: tuple[str, ...] = _NAMES  # of which the first that is free names a function
+    row: str = ""  # a counter that the statements take as an index of one element
 
     def changes(self) -> tuple[Change, ...]:
         try:
@@ -293,6 +295,8 @@ class Extraction:
             given = [
                 f'torch.as_tensor({each}, device="cuda")'
                 if each in frozen and each not in stands_for
+                else f'torch.as_tensor([{each}], device="cuda")'
+                if each == self.row
                 else stands_for.get(each, each)
                 for each in arguments
             ]
