@@ -17,6 +17,7 @@ from graphdoctor.values.program import (
     PROGRAM_SCHEMA_VERSION,
     Ending,
     HostWait,
+    NotReached,
     ProgramReport,
     ProgramStep,
     to_gpu,
@@ -66,8 +67,15 @@ def _too_few(step: SeenStep, after: int) -> str:
 
 
 def _step(step: SeenStep, after: int, wall_s: float, ending: Ending) -> ProgramStep:
-    report = step.outcome if isinstance(step.outcome, Report) else None
-    reason = step.reason or ("" if report is not None else str(step.outcome or ""))
+    report: Report | None = None
+    reason = step.reason
+    match step.outcome:
+        case Report():
+            report = step.outcome
+        case NotReached(late):
+            reason = reason or late
+        case str(why):
+            reason = reason or why
     if reason == ON_CPU:
         reason = (
             f"{ON_CPU} First, {to_gpu(step.modules.values())}. `--device cpu-as-is` diagnoses the step as if"

@@ -29,10 +29,10 @@ from graphdoctor.target.program.quiet import quiet, without_side_effects
 from graphdoctor.target.program.studies import Waits
 from graphdoctor.target.program.watch import Watch
 from graphdoctor.target.state.tree import input_leaves
-from graphdoctor.values.errors import GraphDoctorError, NotReached, RaisesInCapture
+from graphdoctor.values.errors import GraphDoctorError, RaisesInCapture
 from graphdoctor.values.figures import count_text, joined
 from graphdoctor.values.options import RunOptions
-from graphdoctor.values.program import ProgramReport
+from graphdoctor.values.program import NotReached, ProgramReport
 from graphdoctor.values.recording import Unreached
 from graphdoctor.values.report import Report
 

@@ -25,6 +25,7 @@ from graphdoctor.values import report as plain
 from graphdoctor.values.check import Check, CheckedTarget, Fault, Occurrence, fails, occurrences
 from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.escape import visible
+from graphdoctor.values.finding import effect_text
 
 if TYPE_CHECKING:
     from graphdoctor.check.settings.files import Project
@@ -400,7 +401,7 @@ def _headline(check: Check, new: int) -> str:
 def _finding(one: Occurrence) -> Iterator[str]:
     finding = one.checked.finding
     yield ""
-    yield f"{wording.title(finding)}: {wording.effect(finding)}"
+    yield f"{wording.title(finding)}: {effect_text(finding)}"
     note = wording.library_note(one.checked)
     yield f"{wording.place(one.checked.path, one.checked.line)}{f' ({note})' if note else ''}"
     found = rows(finding)

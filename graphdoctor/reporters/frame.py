@@ -117,6 +117,27 @@ def code_rows(finding: Finding, label: str, *, width: int) -> list[CodeRow]:
     return found
 
 
+def edited_lines(finding: Finding) -> list[tuple[int, str]]:
+    """The lines of the finding's excerpt as its edits leave them; [] if these are not the whole cure."""
+    location, excerpt = finding.location, finding.excerpt
+    if location is None or excerpt is None or not finding.edits:
+        return []
+    lines = dict(enumerate(excerpt.lines, start=excerpt.first_line))
+    for edit in sorted(finding.edits, key=lambda edit: edit.start_column, reverse=True):
+        line = edit.start_line
+        if (
+            edit.file != location.file
+            or line not in lines
+            or edit.end_line != line
+            or "\n" in edit.new_text
+        ):
+            return []
+        before, after = lines[line][: edit.start_column - 1], lines[line][edit.end_column - 1 :]
+        lines[line] = f"{before}{edit.new_text}{after}"
+    numbers = sorted({edit.start_line for edit in finding.edits})
+    return [(number, lines[number].strip()) for number in numbers]
+
+
 def _spread(line: str) -> str:
     return line.expandtabs(TAB_COLUMNS).rstrip()
 

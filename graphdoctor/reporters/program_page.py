@@ -7,9 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from graphdoctor.reporters.analysis import terminal
 from graphdoctor.reporters.analysis.findings import (
+    Entry,
     active,
+    causes_of,
     counts_text,
-    worst_first,
+    entries_of,
+    headline_of,
     write_findings,
     write_wrong_replay,
 )
@@ -21,9 +24,9 @@ from graphdoctor.reporters.page import HORIZONTAL, Page
 from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text, joined
 from graphdoctor.values.finding import severity_of
-from graphdoctor.values.locations import Location, line_of, path_text, place_text
+from graphdoctor.values.locations import Location, line_of, path_text, place_text, places_text
 from graphdoctor.values.program import HostWait, Patch, ProgramReport, ProgramStep, to_gpu
-from graphdoctor.values.report import Verdict
+from graphdoctor.values.report import Report, Verdict
 
 NOT_REACHED, NOT_DIAGNOSED = "NOT REACHED", "NOT DIAGNOSED"
 _WORST_FIRST: tuple[Verdict, ...] = ("unsafe", "unknown", "partly-safe", "safe")
@@ -43,6 +46,19 @@ _MEANINGS = {
     NOT_REACHED: "too little time or too few steps for a diagnosis",
     NOT_DIAGNOSED: "the step cannot be diagnosed as it is",
 }
+_READ = "The change reads the value after the captured part."
+_HOW_CURED = {
+    "GD101": _READ,
+    "GD102": _READ,
+    "GD103": _READ,
+    "GD104": "The change copies the batch before the graph starts.",
+    "GD105": "The change builds the tensor before the graph starts.",
+    "GD108": _READ,
+    "GD111": "The captured step keeps the step count on the GPU.",
+    "GD117": "The captured step uses none of the earlier nodes.",
+    "GD205": "The graph adds to the gradients that it finds, as the step does.",
+    "GD207": "The change draws before the graph starts.",
+}
 _HUNK = re.compile(r"@@ -(\d+)")
 
 
@@ -57,11 +73,15 @@ def render(report: ProgramReport, look: Look, *, diff_file: str = "") -> str:
     for note in notes_of(report):
         page.wrapped(("note", "bold cyan"), (f": {note}", ""), indent=4)
     _write_changes(page, report, diff_file)
-    groups = _groups(report.steps)
-    for numbers, step in groups:
-        _write_findings_of(page, numbers, step)
+    to_fix, cured = _causes(report.steps)
+    _write_cured(page, cured)
+    _write_unknown(page, report.steps)
+    reports = {n: step.report for n, step in _numbered(report.steps) if step.report is not None}
+    write_findings(page, to_fix, reports)
+    for number, found in reports.items():
+        write_wrong_replay(page, found, prefix=f"step {number}: ")
     _write_between(page, report)
-    _write_end(page, report, groups, diff_file)
+    _write_end(page, report, to_fix, cured, diff_file)
     text = page.render()
     if look.show_all:
         for number, step in enumerate(report.steps, start=1):
@@ -206,21 +226,8 @@ def _write_between(page: Page, report: ProgramReport) -> None:
         for step, wait in waits:
             page.hanging("  ", of_wait(step, wait, page.look.base))
         return
-    places = [*dict.fromkeys(_short_places(waits, page.look.base))]
-    more = f" and {len(places) - _MOST_WAITS} more" if len(places) > _MOST_WAITS else ""
-    page.paragraph(f"{which}: {', '.join(places[:_MOST_WAITS])}{more}")
-
-
-def _short_places(waits: Sequence[tuple[ProgramStep, HostWait]], base: str) -> Iterator[str]:
-    """plain_loop.py:30, then :32 of the same file."""
-    before = ""
-    for _, wait in waits:
-        if wait.location is None:
-            yield "no line known"
-            continue
-        same = wait.location.file == before
-        yield f":{wait.location.line}" if same else place_text(wait.location, base)
-        before = wait.location.file
+    places = places_text((wait.location for _, wait in waits), page.look.base, most=_MOST_WAITS)
+    page.paragraph(f"{which}: {places}")
 
 
 def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
@@ -243,7 +250,7 @@ def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
         title, headline = f"change (step {changes[0][0]})", changes[0][1]
     else:
         title, headline = "change", "; ".join(headlines) or "left out"
-    notes = [*_patch_notes(patch), *_left_by_change(report.steps)]
+    notes = [*_patch_notes(patch)]
     if not frames:
         write_frame(page, Frame(title, "bold green", headline, notes=notes))
     for index, (location, rows) in enumerate(frames):
@@ -273,19 +280,6 @@ def _patch_notes(patch: Patch) -> Iterator[tuple[str, str]]:
         yield "note", f"no diff: {patch.tried}"
     if patch.shapes:
         yield "note", patch.shapes
-
-
-def _left_by_change(steps: Sequence[ProgramStep]) -> Iterator[tuple[str, str]]:
-    """The errors of changed steps that the change does not handle."""
-    for number, step in enumerate(steps, start=1):
-        if step.change and (left := sorted(_errors(step) - set(step.cured))):
-            yield "note", f"the change leaves {joined(left)} of step {number} for you to fix"
-
-
-def _errors(step: ProgramStep) -> set[str]:
-    """The rules of its errors."""
-    found = active(step.report.findings) if step.report is not None else ()
-    return {one.rule for one in found if severity_of(one) == "error"}
 
 
 def of_patch(patch: Patch) -> str:
@@ -337,49 +331,68 @@ def _diff_frames(diff: str, folder: str) -> Iterator[tuple[Location, list[CodeRo
             number += 1
 
 
-def _groups(steps: Sequence[ProgramStep]) -> list[tuple[list[int], ProgramStep]]:
-    """Steps that are not SAFE, with the numbers of all that have the same findings and reason."""
-    groups: dict[object, tuple[list[int], ProgramStep]] = {}
-    for number, step in enumerate(steps, start=1):
-        report = step.report
-        if report is None or report.verdict == "safe":
+def _numbered(steps: Sequence[ProgramStep]) -> Iterator[tuple[int, ProgramStep]]:
+    return enumerate(steps, start=1)
+
+
+def _causes(steps: Sequence[ProgramStep]) -> tuple[list[list[Entry]], list[list[Entry]]]:
+    """Errors and warnings of steps that are not SAFE, by cure: those left for the reader, those the change handles."""
+    to_fix: list[Entry] = []
+    cured: dict[str, list[Entry]] = {}
+    for number, step in _numbered(steps):
+        if step.report is None or step.report.verdict == "safe":
             continue
-        found = tuple((one.rule, one.location, one.message) for one in active(report.findings))
-        cause = report.reason if report.verdict == "unknown" else ""
-        same = (report.verdict, found, cause, step.cured)
-        numbers, _ = groups.setdefault(same, ([], step))
-        numbers.append(number)
-    return [*groups.values()]
+        for entry in entries_of(number, step.report.findings):
+            if severity_of(entry.finding) == "note":
+                continue
+            if entry.finding.rule in step.cured:
+                cured.setdefault(entry.finding.rule, []).append(entry)
+            else:
+                to_fix.append(entry)
+    return causes_of(to_fix), [*cured.values()]
 
 
-def _write_findings_of(page: Page, numbers: Sequence[int], step: ProgramStep) -> None:
-    """One frame for each error and warning."""
-    report = step.report
-    assert report is not None
-    noun = "step" if len(numbers) == 1 else "steps"
-    whose = f"{noun} {joined([*map(str, numbers)])}"
-    prefix = f"{whose}: "
-    if report.verdict == "unknown":
-        write_unknown(page, report, prefix=prefix)
-    write_findings(page, report, prefix=prefix, with_notes=False, cured=step.cured)
-    write_wrong_replay(page, report, prefix=prefix)
+def _write_cured(page: Page, causes: Sequence[Sequence[Entry]]) -> None:
+    """What the change handles, a note for each rule: a reader has nothing to edit there."""
+    if not causes:
+        return
+    notes = []
+    for cause in causes:
+        rule = cause[0].finding.rule
+        places = places_text((one.finding.location for one in cause), page.look.base)
+        how = _HOW_CURED.get(rule, "")
+        notes.append((rule, f"{headline_of(cause[0].finding)[0]} ({places}). {how}".rstrip()))
+    headline = f"the change above handles {counts_text(causes)}: no further edit is needed"
+    write_frame(page, Frame("handled", "bold green", headline, notes=notes))
+
+
+def _write_unknown(page: Page, steps: Sequence[ProgramStep]) -> None:
+    """The causes of unknown verdicts, each once."""
+    groups: dict[str, tuple[list[int], Report]] = {}
+    for number, step in _numbered(steps):
+        if step.report is not None and step.report.verdict == "unknown":
+            groups.setdefault(step.report.reason, ([], step.report))[0].append(number)
+    for numbers, report in groups.values():
+        write_unknown(page, report, prefix=f"{_steps_text(numbers)}: ")
+
+
+def _steps_text(numbers: Sequence[int]) -> str:
+    """ "step 1", "steps 1, 2 and 4"."""
+    return f"step{'s' if len(numbers) > 1 else ''} {joined([*map(str, numbers)])}"
 
 
 def _write_end(
     page: Page,
     report: ProgramReport,
-    groups: Sequence[tuple[list[int], ProgramStep]],
+    to_fix: Sequence[Sequence[Entry]],
+    cured: Sequence[Sequence[Entry]],
     diff_file: str,
 ) -> None:
-    """Counts and the next command: beside the prompt."""
-    found = [
-        tuple(one for one in active(step.report.findings) if severity_of(one) != "note")
-        for _, step in groups
-        if step.report
-    ]
-    parts = [counts] if (counts := counts_text(*found)) else []
-    changes = sum(bool(step.change) for step in report.steps) if report.patch else 0
-    parts += [count_text(changes, "change")] if changes else []
+    """Counts and the next commands: beside the prompt."""
+    parts = [counts] if (counts := counts_text(to_fix)) else []
+    if parts and report.patch is not None and report.patch.diff:
+        parts[0] += " to fix"
+    parts += [f"{counts} handled by the change"] if (counts := counts_text(cured)) else []
     estimates = [step.report.estimate for step in report.steps if step.report is not None]
     known = next((one for one in estimates if one is not None), None)
     on = f"{known.gpu}{fed_by_text(known)}" if known is not None else ""
@@ -391,40 +404,83 @@ def _write_end(
     counts = f"{', '.join(parts)}." if parts else ""
     if counts or basis:
         page.paragraph(f"{counts}{basis}".strip())
-    _write_mended_first(page, report)
-    patch = report.patch
-    following, rest = "", ""
+    rest = []
+    if to_fix:
+        rule = to_fix[0][0].finding.rule
+        rest.append(f"`graphdoctor explain {rule}` explains a rule.")
     if any(step.report for step in report.steps) and not page.look.show_all:
-        rest = "Use --all for each step's page."
-    if patch is not None and patch.status == "same results" and diff_file:
-        following = f"Apply the change: patch -p1 < {diff_file}. "
-    elif patch is not None and patch.status == "not tried" and patch.diff:
-        before = "Try"
+        rest.append("Use --all for each step's page.")
+    if rest:
+        page.paragraph(" ".join(rest))
+    orders = [*_orders(report, page.look.base, diff_file)]
+    if orders:
+        page.blank()
+        page.line(("Next", "bold"))
+    for number, (text, command) in enumerate(orders, start=1):
+        page.hanging(f"  {number}. " if len(orders) > 1 else "  ", text)
+        if command:
+            page.line((f"     {command}", "cyan"))
+
+
+def _orders(report: ProgramReport, base: str, diff_file: str) -> Iterator[tuple[str, str]]:
+    """What to do, in an order that works, each with the command to type or "".
+
+    The lines of errors and of the diff are those of the program as it is. An error in a step that the change
+    captures keeps the captured step eager, so it comes before the diff, which is then made from the new
+    lines. All other errors come after it, when the program is run again and lists them where they then are.
+    """
+    command = path_text(" ".join(report.command), base)
+    patch = report.patch
+    changed = {n: _left(step) for n, step in _numbered(report.steps) if step.change and _left(step)}
+    others = [n for n, step in _numbered(report.steps) if not step.change and _left(step)]
+    if patch is None or not patch.diff:
         if report.is_on_cpu:
-            move = to_gpu(module for step in report.steps for module in step.modules)
-            before = f"{move[0].upper()}{move[1:]}, then try"
-        command = path_text(" ".join(report.command), page.look.base)
-        page.paragraph(f"{before} the change: graphdoctor run --diff fix.diff {command}")
-    elif rules := [one.rule for findings in found for one in worst_first(findings)]:
-        following = f"Explain a rule: graphdoctor explain {rules[0]}. "
-    if following or rest:
-        page.paragraph(f"{following}{rest}".rstrip())
-
-
-def _write_mended_first(page: Page, report: ProgramReport) -> None:
-    """Steps without a change whose errors a reader can fix: the lines are those of the unchanged program."""
-    numbers = [
-        str(number)
-        for number, step in enumerate(report.steps, start=1)
-        if not step.change and _errors(step)
-    ]
-    is_left_out = report.patch is not None and report.patch.status == "left out"
-    if numbers and not is_left_out and not report.is_on_cpu:
-        steps = f"step{'s' if len(numbers) > 1 else ''} {joined(numbers)}"
-        page.paragraph(
-            f"First fix the errors of {steps}, in the program as it is, and run the same command again: it can"
-            " then propose a change there."
+            yield _moved(report), f"graphdoctor run {command}"
+        elif others:
+            then = "tries the change again" if patch is not None else "can then propose a change"
+            yield (
+                f"Fix the errors of {_steps_text(others)}, then run the same command again. It {then}.",
+                "",
+            )
+        return
+    if patch.status == "same results":
+        yield "Apply the change:", f"patch -p1 < {diff_file or 'FILE'}"
+        left = [*changed, *others]
+        if left:
+            yield (
+                "Run graphdoctor again. It lists the errors that are left, with their new lines:",
+                f"graphdoctor run {command}",
+            )
+        return
+    if report.is_on_cpu:
+        yield _moved(report), ""
+    for number, rules in changed.items():
+        yield (
+            f"Fix {joined(rules)} of step {number}: until then its captured step runs eagerly.",
+            "",
         )
+    yield (
+        "Try the change. This reruns the program with and without the change, and writes fix.diff if the"
+        " results match:",
+        f"graphdoctor run --diff fix.diff {command}",
+    )
+    yield "Apply the change:", "patch -p1 < fix.diff"
+    if others:
+        yield (
+            f"Run graphdoctor again. It lists the errors of {_steps_text(others)} with their new lines:",
+            f"graphdoctor run {command}",
+        )
+
+
+def _moved(report: ProgramReport) -> str:
+    move = to_gpu(module for step in report.steps for module in step.modules)
+    return f"{move[0].upper()}{move[1:]}."
+
+
+def _left(step: ProgramStep) -> list[str]:
+    """The rules of its errors that the change does not handle."""
+    found = active(step.report.findings) if step.report is not None else ()
+    return sorted({one.rule for one in found if severity_of(one) == "error"} - set(step.cured))
 
 
 def _step_page(step: ProgramStep, number: int, look: Look) -> str:

@@ -52,7 +52,9 @@ class HiddenSyncOperator(RecordingRule):
             for op in iteration.ops:
                 fact = _sync_in(op)
                 if fact is not None:
-                    message = f"{operator_words(op)} {fact.why} ({evidence_words(fact)})."
+                    message = (
+                        f"{operator_words(op)} {fact.why}. Known from: {evidence_words(fact)}."
+                    )
                     yield at_op(
                         iteration.index,
                         op,

@@ -63,10 +63,6 @@ class Interrupted(KeyboardInterrupt):
         self.report = report
 
 
-class NotReached(Exception):
-    """The time did not do for a step's diagnosis; the text is a sentence."""
-
-
 class HostWaited(AssertionError):
     """What `graphdoctor.no_sync()` raises: the lines on which the host waited for the GPU."""
 

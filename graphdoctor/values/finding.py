@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 
@@ -11,12 +12,19 @@ from graphdoctor.values.locations import Columns, Excerpt, Location, is_library,
 
 Effect = Literal["capture-fails", "replay-is-wrong", "replay-is-slow"]
 Severity = Literal["error", "warning", "note"]
+Certainty = Literal["confirmed", "likely", "unknown"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # worst first
 EFFECT_WORDS: dict[Effect, str] = {
     "capture-fails": "capture fails",
     "replay-is-wrong": "replay is wrong",
     "replay-is-slow": "replay is slow",
 }
+CERTAINTY_WORDS: dict[Certainty, str] = {
+    "confirmed": "confirmed by a run",
+    "likely": "",
+    "unknown": "could not be checked",
+}
+_T = TypeVar("_T")
 
 
 class Suppression(Struct, frozen=True):
@@ -73,7 +81,7 @@ class Finding(Struct, frozen=True):
     phase: str = "forward"
     operator: str = ""
     count: int = 1
-    certainty: Literal["confirmed", "likely", "unknown"] = "likely"
+    certainty: Certainty = "likely"
     suppressed: Suppression | None = None
     cost_us: Range | None = None
     cost_source: str = ""
@@ -87,6 +95,22 @@ class Finding(Struct, frozen=True):
             return None
         index = self.location.line - self.excerpt.first_line
         return self.excerpt.lines[index] if 0 <= index < len(self.excerpt.lines) else None
+
+
+def effect_text(finding: Finding) -> str:
+    """ "capture fails, confirmed by a run": what the finding does to a graph, and how far that is known."""
+    return ", ".join(
+        filter(None, (EFFECT_WORDS[finding.effect], CERTAINTY_WORDS[finding.certainty]))
+    )
+
+
+def by_cure(items: Iterable[_T], finding_of: Callable[[_T], Finding]) -> list[list[_T]]:
+    """Items whose findings have one cure, together: a page says it once, with a list of lines."""
+    groups: dict[tuple[str, str, str], list[_T]] = {}
+    for item in items:
+        finding = finding_of(item)
+        groups.setdefault((finding.rule, finding.why, finding.fix), []).append(item)
+    return [*groups.values()]
 
 
 def severity_of(finding: Finding) -> Severity:

@@ -63,6 +63,24 @@ def place_text(location: Location, base: str = "") -> str:
     return f"{path_text(location.file, base)}:{location.line}"
 
 
+def places_text(
+    places: Iterable[Location | None], base: str = "", *, most: int | None = None
+) -> str:
+    """ "train.py:30, :32, layers.py:7 and 2 more", each place once: a file is named again only where it changes."""
+    unique = [*dict.fromkeys(None if one is None else (one.file, one.line) for one in places)]
+    words: list[str] = []
+    before = ""
+    for one in unique[:most]:
+        if one is None:
+            words.append("no line known")
+            continue
+        file, line = one
+        words.append(f"{'' if file == before else path_text(file, base)}:{line}")
+        before = file
+    more = len(unique) - len(words)
+    return ", ".join(words) + (f" and {more} more" if more else "")
+
+
 def path_text(path: str, base: str = "") -> str:
     """The path, relative to `base` where it lies below it."""
     prefix = base.rstrip(os.sep) + os.sep

@@ -16,6 +16,12 @@ PROGRAM_SCHEMA_VERSION = 1
 Ending = Literal["finished", "ended by graphdoctor", "raised", "interrupted"]
 
 
+class NotReached(Struct, frozen=True):
+    """In the place of a step's report: the time for its diagnosis was too short. `reason` is a sentence."""
+
+    reason: str
+
+
 class HostWait(Struct, frozen=True):
     """A line between the steps on which the host waits for the device, and how often a step does it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -39,7 +40,10 @@ def rendered(name: str, check: Check | None = None) -> str:
 
 def many(count: int) -> Check:
     """So many new findings, each on a line of its own."""
-    found = [finding(10 * number, source=f"x{number}.item()") for number in range(1, count + 1)]
+    found = [
+        finding(10 * number, source=f"x{number}.item()", fix=f"Read x{number} after the replay.")
+        for number in range(1, count + 1)
+    ]
     return checked({"net": report(*found)})
 
 
@@ -294,6 +298,28 @@ def test_full_page_fits_80_columns_and_has_what_is_new_first() -> None:
     page = rendered("full", many(3))
     assert max(map(len, page.splitlines())) <= 80
     assert page.index("New findings") < page.index("Targets")
+
+
+@pytest.mark.parametrize("name", ["markdown", "full", "html"])
+def test_eight_lines_of_one_fix_are_one_block(name: str) -> None:
+    found = [finding(10 * number, source=f"x{number}.item()") for number in range(1, 9)]
+    page = rendered(name, checked({"net": report(*found)}))
+    text = html.unescape(re.sub(r"<[^>]*>", "", page)).replace("\\", "") if name != "full" else page
+    assert " ".join(text.split()).count(" ".join(found[0].fix.split())) == 1
+    assert all(f"models/net.py:{10 * number}" in text for number in range(1, 9))
+    assert "models/net.py:90" not in text
+
+
+@pytest.mark.parametrize("name", ["sarif", "gitlab", "json"])
+def test_formats_for_machines_have_an_entry_for_each_line_of_one_fix(name: str) -> None:
+    found = [finding(10 * number, source=f"x{number}.item()") for number in range(1, 9)]
+    document = json.loads(rendered(name, checked({"net": report(*found)})))
+    entries = {
+        "sarif": lambda: document["runs"][0]["results"],
+        "gitlab": lambda: document,
+        "json": lambda: document["targets"][0]["findings"],
+    }[name]()
+    assert len(entries) == 8
 
 
 def test_full_page_says_which_inputs_a_safe_verdict_was_not_proved_for() -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec.structs import replace
 from rich.cells import cell_len
 
 from graphdoctor.reporters import program_page
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.program import CalledModule, Patch
+from graphdoctor.values.program import CalledModule, Patch, ProgramStep
 from graphdoctor.values.report import RankOutcome
 from tests.support.reports import (
     BASE,
     COMPARED,
     ESTIMATE,
     GOLDEN,
+    HOST_READ,
     PROGRAM,
     SAFE,
+    at,
     of_program,
     step_of,
 )
@@ -66,39 +70,96 @@ def test_a_step_without_a_report_says_if_it_cannot_be_diagnosed_or_was_not_reach
     assert "speedup now:" not in words
 
 
-def test_a_change_that_was_not_tried_says_how_to_try_it() -> None:
-    patch = Patch("not tried", PROGRAM.patch.diff if PROGRAM.patch else "", BASE)
+DIFF = PROGRAM.patch.diff if PROGRAM.patch else ""
+TRY = "     graphdoctor run --diff fix.diff train.py --epochs 1\n"
+AGAIN = "     graphdoctor run train.py --epochs 1\n"
+
+
+def orders(*steps: ProgramStep, patch: Patch | None, is_on_cpu: bool = False) -> str:
+    """What the page says to do next."""
+    report = replace(of_program(*steps), patch=patch, is_on_cpu=is_on_cpu)
+    page = program_page.render(report, Look(base=BASE), diff_file="fix.diff")
+    _, heading, following = page.partition("\nNext\n")
+    return following if heading else ""
+
+
+def test_a_change_that_was_not_tried_says_how_to_try_and_apply_it() -> None:
+    patch = Patch("not tried", DIFF, BASE)
     step = replace(step_of(SAFE), change="replay `model` as a CUDA graph")
-    report = replace(of_program(step), patch=patch)
-    page = program_page.render(report, Look(base=BASE))
+    page = program_page.render(replace(of_program(step), patch=patch), Look(base=BASE))
     assert "change (step 1): replay `model` as a CUDA graph\n  --> train.py:16\n" in page
-    command = "try the change: graphdoctor run --diff fix.diff train.py --epochs 1"
-    assert f"\n{command.capitalize()}\n" in page
-    on_cpu = program_page.render(replace(report, is_on_cpu=True), Look(base=BASE))
-    assert f"Move the model and its inputs to the GPU, then {command}" in " ".join(on_cpu.split())
-    placed = replace(step, modules=(CalledModule("Net", "model", "train.py", 12),))
-    on_cpu = program_page.render(
-        replace(of_program(placed), patch=patch, is_on_cpu=True), Look(base=BASE)
+    following = orders(step, patch=patch)
+    assert following.startswith("  1. Try the change.")
+    assert TRY in following and following.endswith(
+        "  2. Apply the change:\n     patch -p1 < fix.diff\n"
     )
-    first = 'Add `model.to("cuda")` after line 12 of train.py, and move the inputs to the GPU'
-    assert f"{first}, then {command}" in " ".join(on_cpu.split())
+
+
+def test_a_program_on_the_cpu_is_moved_before_its_change_is_tried() -> None:
+    patch = Patch("not tried", DIFF, BASE)
+    step = replace(step_of(SAFE), change="replay `model` as a CUDA graph")
+    following = orders(step, patch=patch, is_on_cpu=True)
+    assert following.startswith(
+        "  1. Move the model and its inputs to the GPU.\n  2. Try the change."
+    )
+    placed = replace(step, modules=(CalledModule("Net", "model", "train.py", 12),))
+    following = " ".join(orders(placed, patch=patch, is_on_cpu=True).split())
+    first = 'Add `model.to("cuda")` after line 12 of train.py, and move the inputs to the GPU.'
+    assert following.startswith(f"1. {first} 2. Try the change.")
 
 
 def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:
     cured, other = replace(step_of(COMPARED), cured=("GD101",)), step_of(COMPARED)
     page = program_page.render(of_program(cured, other), Look(base=BASE))
-    first, _, second = page.partition("error[GD101]: step 2: ")
-    fix = "= fix:  Apply the change above, which handles this: it reads the value"
-    assert first.count(fix) == 1 and "Keep the decision" not in first
-    assert fix not in second and "Keep the decision" in second
-    assert "= then: speedup" not in first and "= then: speedup 2.4x" in second
+    handled, _, second = page.partition("error[GD101]: step 2: ")
+    assert "handled: the change above handles 1 error: no further edit is needed\n" in handled
+    assert "= GD101: `tmp.sum().item()` makes the host wait" in handled
+    words = " ".join(handled.split())
+    assert "(models/branch.py:31). The change reads the value after the captured part." in words
+    assert "Keep the decision" not in handled and "= then: speedup" not in handled
+    assert "Keep the decision" in second and "= then: speedup 2.4x" in second
+    assert "2 errors to fix" not in page and "2 errors, 1 error handled by the change." in page
 
 
-def test_a_change_names_the_errors_that_it_leaves() -> None:
-    patch = Patch("not tried", PROGRAM.patch.diff if PROGRAM.patch else "", BASE)
-    step = replace(step_of(COMPARED), change="replay the step", cured=("GD204",))
-    page = program_page.render(replace(of_program(step), patch=patch), Look(base=BASE))
-    assert "= note: the change leaves GD101 of step 1 for you to fix\n" in page
+def test_errors_of_one_fix_are_one_block_with_the_lines_of_all_steps() -> None:
+    moved = replace(HOST_READ, location=replace(at(40), line=40))
+    other = replace(moved, message="`other.item()` makes the host wait.", location=at(52))
+    steps = (
+        step_of(replace(COMPARED, findings=(HOST_READ, moved))),
+        step_of(replace(COMPARED, findings=(moved, other))),
+    )
+    page = program_page.render(of_program(*steps), Look(base=BASE))
+    assert page.count("= fix:") == 1 and page.count("error[GD101]") == 1
+    assert "error[GD101]: steps 1 and 2: " in page
+    assert "   = also: 2 more lines: models/branch.py:40, :52\n" in page
+    assert "1 error in 3 places." in page
+
+
+def test_an_error_in_the_captured_step_is_fixed_before_the_change_is_tried() -> None:
+    """Its capture would be refused, and the change left out; the diff is made from the lines after the fix."""
+    changed = replace(step_of(COMPARED), change="replay the step", cured=("GD204",))
+    following = orders(changed, step_of(COMPARED), patch=Patch("not tried", DIFF, BASE))
+    first, second, third, fourth = re.split(r"(?m)^  \d\. ", following)[1:]
+    assert " ".join(first.split()).startswith("Fix GD101 of step 1: until then")
+    assert second.startswith("Try the change.") and TRY in second
+    assert third == "Apply the change:\n     patch -p1 < fix.diff\n"
+    assert fourth.startswith("Run graphdoctor again.") and fourth.endswith(AGAIN)
+
+
+def test_a_change_that_was_tried_is_applied_before_other_errors_are_fixed() -> None:
+    changed = replace(step_of(SAFE), change="replay `model`")
+    tried = Patch("same results", DIFF, BASE, tried="equal")
+    alone = orders(changed, patch=tried)
+    assert alone == "  Apply the change:\n     patch -p1 < fix.diff\n"
+    first, second = re.split(r"(?m)^  \d\. ", orders(changed, step_of(COMPARED), patch=tried))[1:]
+    assert first == "Apply the change:\n     patch -p1 < fix.diff\n"
+    assert "the errors that are left, with their new" in second and second.endswith(AGAIN)
+
+
+def test_errors_without_a_change_are_fixed_before_the_same_command() -> None:
+    following = orders(step_of(COMPARED), patch=None)
+    assert following.startswith("  Fix the errors of step 1, then run the same command again.")
+    assert orders(step_of(SAFE), patch=None) == ""
 
 
 def test_a_change_that_was_left_out_is_headed_so_and_says_why() -> None:

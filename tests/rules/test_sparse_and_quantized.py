@@ -10,6 +10,7 @@ import torch.ao.quantization as quantization
 from torch import nn
 
 import graphdoctor
+from graphdoctor.device.emulated import EmulatedDevice
 from tests.support.diagnosing import assert_followed, diagnosed
 
 
@@ -17,48 +18,61 @@ def adjacency() -> torch.Tensor:
     return torch.eye(8).roll(1, 0).to_sparse().coalesce().cuda()
 
 
-class Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, sparse, transposed, dense):
-        ctx.transposed = transposed
-        return sparse @ dense
-
-    @staticmethod
-    def backward(ctx, grad):
-        return None, None, ctx.transposed @ grad
-
-
-def graph_convolution(*, both: bool) -> object:
+def graph_convolution(*, gathered: bool) -> object:
     layer = nn.Linear(4, 4).cuda()
     optimizer = torch.optim.SGD(layer.parameters(), 0.1)
     edges = adjacency()
-    back = edges.t().coalesce()
 
     def step(x):
         optimizer.zero_grad()
-        hidden = Product.apply(edges, back, layer(x)) if both else edges @ layer(x)
+        support = layer(x)
+        if gathered:
+            rows, cols = edges._indices()
+            terms = edges._values()[:, None] * support.index_select(0, cols)
+            hidden = support.new_zeros(edges.size(0), support.size(1)).index_add(0, rows, terms)
+        else:
+            hidden = torch.spmm(edges, support)
         loss = hidden.square().mean()
         loss.backward()
         optimizer.step()
         return loss
 
-    state = [layer, optimizer, edges, back]
+    state = [layer, optimizer, edges]
     return SimpleNamespace(step=step, inputs=(torch.randn(8, 4, device="cuda"),), state=state)
 
 
-def made_in_the_step() -> object:
+def made_in_the_step(*, gathered: bool) -> object:
     edges = torch.randint(0, 8, (2, 5), device="cuda")
     weights = torch.randn(5, device="cuda")
 
     def step(x):
-        return torch.sparse.mm(torch.sparse_coo_tensor(edges, weights, (8, 8)), x)
+        if not gathered:
+            return torch.sparse.mm(torch.sparse_coo_tensor(edges, weights, (8, 8)), x)
+        rows, cols = edges
+        terms = weights[:, None] * x.index_select(0, cols)
+        return x.new_zeros(8, x.size(1)).index_add(0, rows, terms)
 
     return step, (torch.randn(8, 4, device="cuda"),)
 
 
-def made_before_the_step() -> object:
-    made = adjacency()
-    return lambda x: torch.sparse.mm(made, x), (torch.randn(8, 4, device="cuda"),)
+class Propagation(nn.Module):
+    """Rows of features times a matrix that is not coalesced."""
+
+    def __init__(self, *, gathered: bool) -> None:
+        super().__init__()
+        self.gathered = gathered
+        self.register_buffer("edges", adjacency().t())
+
+    def forward(self, x):
+        if not self.gathered:
+            return x @ self.edges
+        rows, cols = self.edges._indices()
+        terms = x.index_select(1, rows) * self.edges._values()
+        return x.new_zeros(x.size(0), self.edges.size(1)).index_add(1, cols, terms)
+
+
+def sparse_on_the_right(*, gathered: bool) -> object:
+    return Propagation(gathered=gathered), (torch.randn(4, 8, device="cuda"),)
 
 
 def quantized_weights(*, as_float: bool) -> object:
@@ -92,24 +106,46 @@ def quantization_aware(*, per_channel: bool) -> object:
     )
 
 
-def by_columns(*, as_rows: bool) -> object:
-    edges = torch.eye(8).roll(1, 0).to_sparse_csr().cuda()
-    transposed = edges.t().to_sparse_csr() if as_rows else edges.t()
-    return lambda x: transposed @ x, (torch.randn(8, 4, device="cuda"),)
+def by_columns(*, gathered: bool) -> object:
+    transposed = torch.eye(8).roll(1, 0).to_sparse_csr().cuda().t()
+    if not gathered:
+        return lambda x: transposed @ x, (torch.randn(8, 4, device="cuda"),)
+    transposed = transposed.to_sparse_coo()
+
+    def step(x):
+        rows, cols = transposed._indices()
+        terms = transposed._values()[:, None] * x.index_select(0, cols)
+        return x.new_zeros(transposed.size(0), x.size(1)).index_add(0, rows, terms)
+
+    return step, (torch.randn(8, 4, device="cuda"),)
 
 
 PAIRS = [
     (
-        lambda: by_columns(as_rows=False),
-        "Create `transposed` before the step, compressed by rows: transposed.to_sparse_csr()",
-        lambda: by_columns(as_rows=True),
+        lambda: by_columns(gathered=False),
+        "Before the step, set `transposed = transposed.to_sparse_coo()`.",
+        lambda: by_columns(gathered=True),
     ),
     (
-        lambda: graph_convolution(both=False),
-        "Create `edges` before the step, coalesced: edges.coalesce(), and edges.t().coalesce()",
-        lambda: graph_convolution(both=True),
+        lambda: graph_convolution(gathered=False),
+        """If `edges` has no learned values, compute the product with `index_add`:
+
+    rows, cols = edges._indices()
+    terms = edges._values()[:, None] * support.index_select(0, cols)
+    hidden = support.new_zeros(edges.size(0), support.size(1)).index_add(0, rows, terms)""",
+        lambda: graph_convolution(gathered=True),
     ),
-    (made_in_the_step, "Create the tensor before the step, coalesced", made_before_the_step),
+    (
+        lambda: made_in_the_step(gathered=False),
+        """`_values()` has no gradient: in its place, use the tensor of values""",
+        lambda: made_in_the_step(gathered=True),
+    ),
+    (
+        lambda: sparse_on_the_right(gathered=False),
+        """
+    product = x.new_zeros(x.size(0), self.edges.size(1)).index_add(1, cols, terms)""",
+        lambda: sparse_on_the_right(gathered=True),
+    ),
     (
         lambda: quantized_weights(as_float=False),
         "zero_point.float()",
@@ -127,6 +163,21 @@ PAIRS = [
 @pytest.mark.parametrize(("bad", "said", "good"), PAIRS, ids=[said for _, said, _ in PAIRS])
 def test_what_waits_is_found_and_the_fix_removes_it(bad, said: str, good) -> None:
     assert_followed("GD114", bad, said, good)
+
+
+@pytest.mark.parametrize("product", [made_in_the_step, sparse_on_the_right, by_columns])
+def test_the_product_of_the_fix_has_the_values_of_the_sparse_one(product) -> None:
+    def both() -> object:
+        torch.manual_seed(0)
+        before, inputs = product(gathered=False)
+        torch.manual_seed(0)
+        after, _ = product(gathered=True)
+        return lambda x: torch.stack([before(x), after(x)]), inputs
+
+    with EmulatedDevice():
+        step, inputs = both()
+        one, other = step(*inputs)
+        torch.testing.assert_close(one, other)
 
 
 def test_a_product_of_two_sparse_matrices_waits_for_the_size_of_its_result() -> None:

@@ -1,41 +1,44 @@
-"""Write findings as code frames: the worst in full, the rest in one line each."""
+"""Write findings as code frames: one for each cure, the worst in full, the rest in one line each."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from graphdoctor.reporters.analysis.captures import difference_text
-from graphdoctor.reporters.frame import SEVERITY_STYLES, Frame, code_rows, write_frame
+from graphdoctor.reporters.frame import SEVERITY_STYLES, Frame, code_rows, edited_lines, write_frame
 from graphdoctor.reporters.page import CODE_INDENT, Page, blocks
 from graphdoctor.values.captures import outcome_of_whole_step
-from graphdoctor.values.figures import cost_text, count_text, ratio_range
-from graphdoctor.values.finding import EFFECT_WORDS, SEVERITIES, Finding, caller_of, severity_of
-from graphdoctor.values.locations import place_text
+from graphdoctor.values.figures import cost_text, count_text, joined, ratio_range
+from graphdoctor.values.finding import (
+    CERTAINTY_WORDS,
+    EFFECT_WORDS,
+    SEVERITIES,
+    Finding,
+    by_cure,
+    caller_of,
+    severity_of,
+)
+from graphdoctor.values.locations import place_text, places_text
 from graphdoctor.values.report import Report
 from graphdoctor.values.speed import NextFix
 
 SHOWN_IN_FULL = 3
-_SHORT_FIX = 140  # characters: two lines
-_PLACES = 6  # further lines that one fix is for
-_READ = "it reads the value after the captured part"
-_HOW_CURED = {
-    "GD101": _READ,
-    "GD102": _READ,
-    "GD103": _READ,
-    "GD104": "it copies the batch before the graph starts",
-    "GD105": "it builds the tensor before the graph starts",
-    "GD108": _READ,
-    "GD111": "it keeps the step count on the GPU",
-    "GD117": "its capture uses none of the earlier nodes",
-    "GD205": "its graph adds to the gradients that it finds, as the step does",
-    "GD207": "it draws before the graph starts",
-}
+_PLACES = 12  # further lines that one fix is for
+_EDITED = 4  # lines of code that a fix shows
 _EFFECTS = (*EFFECT_WORDS,)
-_CERTAINTIES = ("confirmed", "likely", "unknown")
+_CERTAINTIES = (*CERTAINTY_WORDS,)
 
 
-def worst_first(findings: tuple[Finding, ...]) -> list[Finding]:
+class Entry(NamedTuple):
+    """A finding on a page. `step` is the number of the program's step that has it, 0 on the page of one step."""
+
+    step: int
+    finding: Finding
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """By effect, then by certainty; otherwise in the order of the step."""
     return sorted(
         findings,
@@ -51,39 +54,34 @@ def active(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding.suppressed is None)
 
 
-def causes_of(findings: tuple[Finding, ...]) -> list[list[Finding]]:
-    """Findings grouped by equal advice, worst group first."""
-    causes: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in worst_first(findings):
-        causes.setdefault((finding.rule, finding.why, finding.fix), []).append(finding)
-    return list(causes.values())
+def entries_of(step: int, findings: tuple[Finding, ...]) -> list[Entry]:
+    """The findings of one step that are not suppressed, worst first."""
+    return [Entry(step, finding) for finding in worst_first(active(findings))]
+
+
+def causes_of(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """Entries with one cure together, in the order of the first of each."""
+    return by_cure(entries, lambda entry: entry.finding)
 
 
 def write_findings(
-    page: Page,
-    report: Report,
-    *,
-    prefix: str = "",
-    with_notes: bool = True,
-    cured: Sequence[str] = (),
+    page: Page, causes: Sequence[list[Entry]], reports: Mapping[int, Report]
 ) -> None:
-    """One frame for each cause: all with --all, else up to three and then one line each.
-
-    `prefix` begins each headline, such as "step 1: ". `cured` are rules whose findings the page's change handles.
-    """
-    causes = causes_of(active(report.findings))
-    if not with_notes:
-        causes = [cause for cause in causes if severity_of(cause[0]) != "note"]
-    in_full = len(causes) if page.look.show_all else SHOWN_IN_FULL
+    """One frame for each cause: all with --all, else up to three of each step and then one line each."""
+    shown = Counter[int]()
+    is_in_lines = False
     for number, cause in enumerate(causes):
-        is_full = number < in_full and (
-            page.look.show_all or number == 0 or severity_of(cause[0]) != "note"
+        step, finding = cause[0]
+        is_note = severity_of(finding) == "note"
+        is_full = page.look.show_all or (
+            shown[step] < SHOWN_IN_FULL and (number == 0 or not is_note)
         )
+        shown[step] += 1
         if is_full:
-            _write_cause(page, cause, report, prefix, is_cured=cause[0].rule in cured)
+            _write_cause(page, cause, reports)
         else:
-            is_cured = cause[0].rule in cured
-            _write_in_a_line(page, cause, prefix, first=number == in_full, is_cured=is_cured)
+            _write_in_a_line(page, cause, first=not is_in_lines)
+        is_in_lines = not is_full
 
 
 def write_wrong_replay(page: Page, report: Report, *, prefix: str = "") -> None:
@@ -122,12 +120,11 @@ def headline_of(finding: Finding) -> tuple[str, str]:
     return (first, rest) if stop else (finding.message.removesuffix("."), "")
 
 
-def _write_cause(
-    page: Page, cause: list[Finding], report: Report, prefix: str, *, is_cured: bool
-) -> None:
-    first, *others = cause
+def _write_cause(page: Page, cause: Sequence[Entry], reports: Mapping[int, Report]) -> None:
+    """The first finding with its code and the cure, and the further lines that have the same cure."""
+    first, *others = unique_places(cause)
     headline, rest = headline_of(first)
-    shown = f" ({confirmed_text(report)})" if first.certainty == "confirmed" else ""
+    certainty = CERTAINTY_WORDS[first.certainty]
     notes: list[tuple[str, str]] = []
     notes += [("from", where) for where in _callers(page, first)]
     if rest:
@@ -136,47 +133,63 @@ def _write_cause(
         notes.append(("why", first.why))
         if context := context_text(first):
             notes.append(("in", context))
-    if page.look.show_all:
         notes.append(("fix", first.fix))
     else:
-        notes.append(("fix", f"{_cured(first)}." if is_cured else short_fix(first)))
-    next_fix = report.recommendation.next_fix if report.recommendation is not None else None
-    if not is_cured:  # the change has its own figure
-        then = [speedup for one in cause if (speedup := speedup_after(one, next_fix))]
-        notes += [("then", speedup) for speedup in then[:1]]
-    if others:
-        notes.append(("also", _places(page, others)))
+        notes.append(("fix", _fix_with_code([first, *others])))
+    notes += [("then", speedup) for speedup in _speedups(cause, reports)]
+    if others and page.look.show_all:
+        notes += [("also", f"{_places([one], page)}: {headline_of(one)[0]}") for one in others]
+    elif others:
+        places = _places(others, page, most=_PLACES)
+        notes.append(("also", f"{count_text(len(others), 'more line')}: {places}"))
     times = f", {first.count:,} times per step" if first.count > 1 else ""
-    label = f"{EFFECT_WORDS[first.effect]}{times}"
-    rows = code_rows(first, label, width=page.look.width)
     frame = Frame(
         title=title_of(first),
         title_style=SEVERITY_STYLES[severity_of(first)],
-        headline=f"{prefix}{headline}{shown}",
+        headline=f"{prefix_of(cause)}{headline}{f' ({certainty})' if certainty else ''}",
         location=first.location,
         column=first.columns.start if first.columns is not None else 0,
-        rows=rows,
+        rows=code_rows(first, f"{EFFECT_WORDS[first.effect]}{times}", width=page.look.width),
         notes=notes,
     )
     write_frame(page, frame)
-    if page.look.show_all:
-        for finding in others:
-            headline, _ = headline_of(finding)
-            write_frame(
-                page,
-                Frame(
-                    title=title_of(finding),
-                    title_style=SEVERITY_STYLES[severity_of(finding)],
-                    headline=f"{prefix}{headline}",
-                    location=finding.location,
-                    column=finding.columns.start if finding.columns is not None else 0,
-                    rows=code_rows(finding, EFFECT_WORDS[finding.effect], width=page.look.width),
-                    notes=[
-                        *(("from", where) for where in _callers(page, finding)),
-                        ("fix", "the same as above"),
-                    ],
-                ),
-            )
+
+
+def unique_places(cause: Iterable[Entry]) -> list[Finding]:
+    """The findings, once for each line: several steps may run it."""
+    return [
+        *{
+            (one.finding.location, one.finding.columns): one.finding for one in reversed([*cause])
+        }.values()
+    ][::-1]
+
+
+def prefix_of(entries: Iterable[Entry]) -> str:
+    """ "steps 1 and 2: ", or nothing on the page of one step."""
+    numbers = [str(step) for step in dict.fromkeys(entry.step for entry in entries) if step]
+    return f"{'step' if len(numbers) == 1 else 'steps'} {joined(numbers)}: " if numbers else ""
+
+
+def _speedups(cause: Sequence[Entry], reports: Mapping[int, Report]) -> list[str]:
+    """The predicted speedup of each step after this fix, where it is the one to fix next."""
+    found: dict[int, str] = {}
+    for step, finding in cause:
+        advice = reports[step].recommendation
+        text = speedup_after(finding, advice.next_fix if advice is not None else None)
+        if text:
+            found.setdefault(step, text)
+    steps = {entry.step for entry in cause}
+    return [f"step {step}: {text}" if len(steps) > 1 else text for step, text in found.items()]
+
+
+def _fix_with_code(findings: Sequence[Finding]) -> str:
+    """The cure in short; the lines as they are afterwards, if the cure is a replacement of their text."""
+    lines = [edited_lines(one) for one in findings]
+    if not all(lines) or len(lines) > _EDITED:
+        return short_fix(findings[0])
+    rows = [f"{number}: {text}" for line in lines for number, text in line]
+    head = "Change the line to:" if len(rows) == 1 else "Change the lines to:"
+    return "\n\n".join((head, "\n".join(f"{CODE_INDENT}{row}" for row in rows)))
 
 
 def short_fix(finding: Finding) -> str:
@@ -208,70 +221,50 @@ def _callers(page: Page, finding: Finding) -> list[str]:
     ]
 
 
-def _places(page: Page, findings: list[Finding]) -> str:
-    """Further places of the same fix."""
-    places = [
-        place_text(one.location, page.look.base) if one.location else "no line known"
-        for one in findings
-    ]
-    unique = [*dict.fromkeys(places)]
-    most = len(unique) if page.look.show_all else _PLACES
-    more = f" and {len(unique) - most} more" if len(unique) > most else ""
-    return ", ".join(unique[:most]) + more
+def _places(findings: Iterable[Finding], page: Page, *, most: int | None = None) -> str:
+    return places_text((one.location for one in findings), page.look.base, most=most)
 
 
-def _cured(finding: Finding) -> str:
-    how = _HOW_CURED.get(finding.rule, "it needs no further edit")
-    return f"Apply the change above, which handles this: {how}"
-
-
-def _write_in_a_line(
-    page: Page, cause: list[Finding], prefix: str, *, first: bool, is_cured: bool
-) -> None:
-    """The headline and the place, without code; of a note also what follows the headline.
+def _write_in_a_line(page: Page, cause: Sequence[Entry], *, first: bool) -> None:
+    """The headline and the lines, without code; of a note also what follows the headline.
 
     A note is about the step as a whole, so its reason is in the message, not in the code.
     """
-    finding = cause[0]
+    finding, *others = unique_places(cause)
     page.blank() if first or severity_of(finding) == "note" else None
     headline, rest = headline_of(finding)
     page.wrapped(
         (title_of(finding), SEVERITY_STYLES[severity_of(finding)]),
-        (f": {prefix}{headline}", "bold"),
+        (f": {prefix_of(cause)}{headline}", "bold"),
         indent=len(CODE_INDENT),
     )
-    where = _places(page, cause)
-    page.hanging("  --> ", where, style="cyan", head_style="blue")
-    fix = _cured(finding) if is_cured else short_fix(finding)
-    fix = " ".join(fix.split()).partition(". ")[0].rstrip(".")
-    if severity_of(finding) != "note" and len(fix) <= _SHORT_FIX:
+    most = None if page.look.show_all else _PLACES
+    page.hanging(
+        "  --> ", _places([finding, *others], page, most=most), style="cyan", head_style="blue"
+    )
+    fix = " ".join(short_fix(finding).split()).partition(". ")[0].rstrip(".")
+    if severity_of(finding) != "note":
         page.hanging("  = fix:  ", fix, head_style="blue")
     if rest and severity_of(finding) == "note":
         page.hanging("  = note: ", rest, head_style="blue")
 
 
-def counts_text(*pages: tuple[Finding, ...]) -> str:
+def counts_text(causes: Iterable[Sequence[Entry]], suppressed: int = 0) -> str:
     """ "2 errors in 3 places, 1 note, 1 suppressed": an error is what a page shows as one; "" without findings."""
-    causes, places = Counter[str](), Counter[str]()
-    for cause in (cause for findings in pages for cause in causes_of(active(findings))):
-        causes[severity_of(cause[0])] += 1
-        places[severity_of(cause[0])] += len(cause)
+    counts, places = Counter[str](), Counter[str]()
+    for cause in causes:
+        severity = severity_of(cause[0].finding)
+        counts[severity] += 1
+        places[severity] += len(unique_places(cause))
     parts = [
-        count_text(causes[one], one)
-        + (f" in {places[one]:,} places" if places[one] > causes[one] else "")
+        count_text(counts[one], one)
+        + (f" in {places[one]:,} places" if places[one] > counts[one] else "")
         for one in SEVERITIES
-        if causes[one]
+        if counts[one]
     ]
-    suppressed = sum(map(len, pages)) - places.total()
     if suppressed:
         parts.append(f"{suppressed:,} suppressed")
     return ", ".join(parts)
-
-
-def confirmed_text(report: Report) -> str:
-    """Who showed the effect of a confirmed finding: the emulated GPU is no GPU."""
-    is_emulated = report.machine.device == "emulated"
-    return "confirmed in emulation" if is_emulated else "confirmed on this GPU"
 
 
 def context_text(finding: Finding) -> str:

@@ -106,7 +106,11 @@ def _write_estimate(page: Page, estimate: Estimate) -> None:
 def estimate_rows(estimate: Estimate) -> Iterator[tuple[str, str]]:
     """Labels and text of a step's times; the notes last."""
     measured = ", measured" if estimate.basis == "measured" else ""
-    yield "Launch-bound", share_range(estimate.launch_bound_share)
+    yield (
+        "Launch-bound",
+        f"the GPU waits for launches for {share_range(estimate.launch_bound_share)} of an eager step; a graph also"
+        " shortens the gaps between kernels",
+    )
     yield _AS_GRAPH, time_range(estimate.graph_us)
     yield "Eager", time_range(estimate.eager_us) + measured
     yield _SPEEDUP, ratio_range(estimate.speedup)

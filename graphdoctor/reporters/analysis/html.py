@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from graphdoctor.reporters.analysis.captures import (
@@ -14,10 +15,9 @@ from graphdoctor.reporters.analysis.captures import (
     span_text,
 )
 from graphdoctor.reporters.analysis.findings import (
-    active,
     causes_of,
-    confirmed_text,
     context_text,
+    entries_of,
     worst_first,
 )
 from graphdoctor.reporters.analysis.gain import (
@@ -41,8 +41,8 @@ from graphdoctor.reporters.web import document
 from graphdoctor.reporters.web.code import Numbered, files_of, parts, prose
 from graphdoctor.reporters.web.drawn_step import SCRIPTS, lanes_data
 from graphdoctor.reporters.web.modules import module_rows
-from graphdoctor.values.figures import Range, count_text, share_range, time_range, time_text
-from graphdoctor.values.finding import EFFECT_WORDS, caller_of
+from graphdoctor.values.figures import Range, count_text, time_range, time_text
+from graphdoctor.values.finding import EFFECT_WORDS, caller_of, effect_text
 from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Report
 from graphdoctor.values.speed import Estimate, StrategyOutcome
@@ -60,12 +60,12 @@ class StrategyRow:
 
 def render(report: Report, look: Look) -> str:
     """The page, which asks no network for anything. Every text is escaped; nothing of it is obeyed."""
-    findings = [
-        Numbered(number, finding)
-        for number, finding in enumerate(
-            (one for cause in causes_of(active(report.findings)) for one in cause), start=1
-        )
+    numbers = count(1)
+    causes = [
+        [Numbered(next(numbers), entry.finding) for entry in cause]
+        for cause in causes_of(entries_of(0, report.findings))
     ]
+    findings = [one for cause in causes for one in cause]
     lanes = report.lanes
     data = lanes_data(lanes, findings, look.base) if lanes is not None else None
     modules, left_out = module_rows(lanes, findings) if lanes is not None else ([], 0)
@@ -83,7 +83,7 @@ def render(report: Report, look: Look) -> str:
         verdict=VERDICTS[report.verdict][0],
         summary=[*summary_rows(report, look.base)],
         key_figures=[*_key_figures(report)],
-        causes=_causes(findings),
+        causes=causes,
         files=files_of(findings, look.base),
         suppressed=[one for one in worst_first(report.findings) if one.suppressed is not None],
         lanes=lanes,
@@ -110,13 +110,6 @@ def _basis(estimate: Estimate) -> str:
     return f"{basis_text(estimate)}{fed_by_text(estimate)}"
 
 
-def _causes(findings: Sequence[Numbered]) -> list[list[Numbered]]:
-    """Findings with one advice together."""
-    by_number = iter(findings)
-    causes = causes_of(tuple(one.finding for one in findings))
-    return [[next(by_number) for _ in cause] for cause in causes]
-
-
 def _key_figures(report: Report) -> Iterator[tuple[str, str, str]]:
     """What the page shows large: a label, a figure and what it rests on."""
     found, timed = report.estimate, report.measurement
@@ -127,7 +120,7 @@ def _key_figures(report: Report) -> Iterator[tuple[str, str, str]]:
         yield "Eager step", *_split(time_range(found.eager_us))
         yield "With graphs", *_split(time_range(found.graph_us))
     if found is not None:
-        yield "Launch-bound", *_split(share_range(found.launch_bound_share))
+        yield "GPU busy in eager", *_split(time_range(found.device_busy_us))
     launches = count_text(found.launches, "launch") if found is not None else ""
     yield "Operators", f"{report.operators:,}", launches
 
@@ -167,9 +160,9 @@ _WORDS: dict[str, Any] = {
     "EFFECTS": EFFECT_WORDS,
     "advice_label": advice_label,
     "caller_of": caller_of,
-    "confirmed_text": confirmed_text,
     "context_text": context_text,
     "difference_text": difference_text,
+    "effect_text": effect_text,
     "needs_text": needs_text,
     "outcome_text": outcome_text,
     "parts": parts,

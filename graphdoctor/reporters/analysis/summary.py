@@ -7,17 +7,23 @@ from collections import Counter
 from collections.abc import Iterator
 
 from graphdoctor.reporters.analysis.captures import is_wrong
-from graphdoctor.reporters.analysis.findings import active, counts_text, worst_first
+from graphdoctor.reporters.analysis.findings import (
+    active,
+    causes_of,
+    counts_text,
+    entries_of,
+    worst_first,
+)
 from graphdoctor.reporters.analysis.gain import basis_text, fed_by_text
 from graphdoctor.reporters.analysis.strategies import advice_label
 from graphdoctor.reporters.frame import SEVERITY_STYLES, Frame, write_frame
 from graphdoctor.reporters.page import Page, blocks
 from graphdoctor.values.captures import Verification, outcome_of_whole_step
-from graphdoctor.values.figures import count_text, ratio_range, share_range, time_range, time_text
-from graphdoctor.values.finding import Effect
+from graphdoctor.values.figures import count_text, ratio_range, time_range, time_text
+from graphdoctor.values.finding import Effect, severity_of
 from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Report, Verdict
-from graphdoctor.values.speed import NO_STRATEGY, Measurement, StrategyOutcome
+from graphdoctor.values.speed import NO_STRATEGY, Estimate, Measurement, StrategyOutcome
 
 WHOLE = "whole"  # the strategy whose gain is that of the graph that was captured
 VERDICTS: dict[Verdict, tuple[str, str]] = {
@@ -68,6 +74,11 @@ def _help(report: Report) -> str:
     return "change the code that the warning names, then run the same command again"
 
 
+def busy_text(estimate: Estimate) -> str:
+    """How long the GPU works in an eager step: no graph takes less, so this bounds the speedup."""
+    return f"GPU busy for {time_range(estimate.device_busy_us)} of it"
+
+
 def write_speedup(page: Page, report: Report) -> None:
     """Eager time and the speedup that can be had now; nothing if neither is known."""
     estimate, measured = report.estimate, report.measurement
@@ -85,12 +96,14 @@ def write_speedup(page: Page, report: Report) -> None:
         page.line(("Speedup", "bold"))
         eager = ""
     if estimate is not None:
-        bound = f"launch-bound {share_range(estimate.launch_bound_share)}"
-        eager = f"{eager}, {bound}" if eager else bound
+        eager = ", ".join(filter(None, (eager, busy_text(estimate))))
     if eager:
         page.hanging("  eager  ", eager)
     if now:
         page.hanging("  now    ", now, style="bold")
+    advice = report.recommendation
+    if advice is not None and advice.code and advice.strategy != WHOLE and not page.look.show_all:
+        page.hanging("  how    ", "paste the code that the same command shows with --all")
 
 
 def _now(report: Report) -> str:
@@ -154,25 +167,39 @@ def _matches(check: Verification) -> str:
 
 
 def write_end(page: Page, report: Report) -> None:
-    """Counts, how to capture a safe step, and the next command: beside the prompt."""
+    """Counts, and what to do next: beside the prompt."""
     page.blank()
-    counts = counts_text(report.findings)
     found = active(report.findings)
-    if report.verdict == "safe":
-        called = "model" if report.target.mode == "inference" else "step"
-        page.paragraph(
-            f"To capture: `{called} = graphdoctor.capture({called})`, or --all for plain PyTorch."
-        )
+    causes = causes_of(entries_of(0, report.findings))
+    counts = counts_text(causes, len(report.findings) - len(found))
+    emulated = "graphdoctor emulated the GPU." if report.machine.device == "emulated" else ""
+    if counts or emulated:
+        page.paragraph(f"{f'{counts}. ' if counts else ''}{emulated}".rstrip())
+    rest = []
     if found:
-        rule = worst_first(found)[0].rule
-        page.paragraph(f"{counts}. `graphdoctor explain {rule}` explains the rule.")
-    elif counts:
-        page.paragraph(f"{counts}.")
-    if page.look.show_all:
-        return
-    advice = report.recommendation
-    code = "code to paste, " if advice is not None and advice.code else ""
-    page.paragraph(f"Use --all for {code}regions, the time breakdown and the machine.", style="dim")
+        rest.append(f"`graphdoctor explain {worst_first(found)[0].rule}` explains a rule.")
+    if not page.look.show_all:
+        rest.append("Use --all for regions, the time breakdown and the machine.")
+    if rest:
+        page.paragraph(" ".join(rest), style="dim")
+    following = _next(report)
+    if following:
+        page.paragraph(f"Next: {following}", style="bold")
+
+
+def _next(report: Report) -> str:
+    """What to type or change; "" where a warning's help says it."""
+    if report.verdict == "safe":
+        if _now(report).startswith("none"):
+            return "keep eager: a graph is not predicted to be faster."
+        called = "model" if report.target.mode == "inference" else "step"
+        return f"`{called} = graphdoctor.capture({called})` captures it; --all has the same in plain PyTorch."
+    errors = [one for one in active(report.findings) if severity_of(one) == "error"]
+    if not errors:
+        return ""
+    return (
+        f"fix {'the error' if len(errors) == 1 else 'the errors'}, then run the same command again."
+    )
 
 
 def summary_rows(report: Report, base: str) -> Iterator[tuple[str, str]]:
@@ -242,7 +269,7 @@ def _gain(report: Report) -> str:
     return (
         f"{ratio_range(advised.predicted)} with {advised.strategy}, {basis_text(report.estimate)}"
         f"{fed_by_text(report.estimate)};"
-        f" launch-bound {share_range(report.estimate.launch_bound_share)}"
+        f" {_busy_in_eager(report.estimate)}"
     )
 
 
@@ -263,9 +290,9 @@ def _gain_of_graph(report: Report) -> str:
     whole = outcome_of_whole_step(report.captures)
     is_whole = whole is not None and whole.status == "captured" and not is_wrong(whole)
     is_cut = bool(report.regions) and not is_whole
-    bound = share_range(estimate.launch_bound_share)
+    busy = _busy_in_eager(estimate)
     if is_cut and not any(region.worthwhile for region in report.regions):
-        return f"none as the code is: no region is large enough to pay; launch-bound {bound}"
+        return f"none as the code is: no region is large enough to pay; {busy}"
     said = ratio_range(estimate.speedup)
     if estimate.basis == "predicted":  # the device's time is known better than the host's
         time = time_range(estimate.graph_us)
@@ -274,4 +301,8 @@ def _gain_of_graph(report: Report) -> str:
         said = f"{said} with each region as one graph"
         if report.recommendation is not None and report.recommendation.strategy == NO_STRATEGY:
             said = f"none verified as the code is; {said}, once it is cut there"
-    return f"{said}, {basis_text(estimate)}{fed_by_text(estimate)}; launch-bound {bound}"
+    return f"{said}, {basis_text(estimate)}{fed_by_text(estimate)}; {busy}"
+
+
+def _busy_in_eager(estimate: Estimate) -> str:
+    return f"GPU busy for {time_range(estimate.device_busy_us)} of {time_range(estimate.eager_us)} in eager"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.frame import SEVERITY_STYLES
 from graphdoctor.reporters.look import Look
@@ -10,6 +12,7 @@ from graphdoctor.values.captures import ON_FRESH_INPUTS, outcome_of_whole_step
 from graphdoctor.values.check import Check, CheckedTarget, Occurrence, occurrences
 from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.finding import effect_text
 
 SHOWN_IN_FULL = 10
 STALE_SHOWN = 5
@@ -33,22 +36,18 @@ def _write_new(page: Page, check: Check, new: list[Occurrence]) -> None:
     if not new:
         return
     page.heading("New findings", "worst first")
-    in_full = len(new) if page.look.show_all else SHOWN_IN_FULL
-    fixes: dict[str, int] = {}
-    for number, one in enumerate(new, start=1):
+    causes = wording.causes(new)
+    in_full = len(causes) if page.look.show_all else SHOWN_IN_FULL
+    for number, cause in enumerate(causes, start=1):
         if number <= in_full:
             page.blank()
-        _write_place(page, number, one)
+        _write_places(page, number, cause)
         if number <= in_full:
-            _write_frames(page, one)
-            _write_rest(page, one)
-            worse = wording.came_with(check, one)
-            if worse:
+            _write_rest(page, cause[0])
+            for worse in filter(None, (wording.came_with(check, one) for one in cause)):
                 page.hanging(f"{' ' * INDENT}With  ", worse)
-            fix = wording.fix_line(one.checked.finding)
-            said = fixes.setdefault(fix, number)
-            page.hanging(f"{' ' * INDENT}Fix   ", fix if said == number else f"as for {said}")
-    if new[in_full:]:
+            page.hanging(f"{' ' * INDENT}Fix   ", wording.fix_line(cause[0].checked.finding))
+    if causes[in_full:]:
         page.paragraph("--all shows the others in full too.", indent=INDENT, style="dim")
     page.blank()
     rule = new[0].checked.finding.rule
@@ -57,18 +56,21 @@ def _write_new(page: Page, check: Check, new: list[Occurrence]) -> None:
     )
 
 
-def _write_place(page: Page, number: int, one: Occurrence) -> None:
-    finding = one.checked.finding
+def _write_places(page: Page, number: int, cause: Sequence[Occurrence]) -> None:
+    """What is wrong, and a line for each place that has the same fix."""
+    finding = cause[0].checked.finding
     page.wrapped(
         (f"{number:>2}  ", "bold"),
         (wording.title(finding), "bold"),
         (": ", ""),
-        (wording.effect(finding), SEVERITY_STYLES[one.checked.severity]),
+        (effect_text(finding), SEVERITY_STYLES[cause[0].checked.severity]),
         indent=INDENT,
     )
-    where = wording.place(one.checked.path, one.checked.line)
-    reached = (f"  {_reached_by(one)}", "dim")
-    page.wrapped((" " * INDENT, ""), (where, "bold cyan"), reached, indent=INDENT)
+    for one in cause:
+        where = wording.place(one.checked.path, one.checked.line)
+        reached = (f"  {_reached_by(one)}", "dim")
+        page.wrapped((" " * INDENT, ""), (where, "bold cyan"), reached, indent=INDENT)
+        _write_frames(page, one)
 
 
 def _write_frames(page: Page, one: Occurrence) -> None:

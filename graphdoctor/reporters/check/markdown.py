@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote
 
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.check import Check, CheckedTarget, Occurrence, occurrences
 from graphdoctor.values.escape import visible
-from graphdoctor.values.figures import share_text
+from graphdoctor.values.figures import first_of, share_text
+from graphdoctor.values.finding import effect_text
 
 MOST_CHARACTERS = 64_900  # GitHub refuses a comment of more than 65,536
+_MOST_PLACES = 30
 # Of what Markdown means something by; the rest does so at the start of a line only.
 _SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
 
@@ -80,7 +82,7 @@ def _blocks(check: Check) -> Iterator[str]:
     new = occurrences(check, is_new=True)
     if new:
         yield "#### New findings"
-    yield from (_finding(check, one) for one in new)
+    yield from (_cause(check, cause) for cause in wording.causes(new))
     if check.stale:
         yield f"{escaped(wording.stale_text(check).replace('`', ''))}."
     yield from _table(check)
@@ -102,11 +104,14 @@ def _problem(problem: wording.Problem) -> str:
     return f"{text}\n\n  {fence}text\n{details}\n  {fence}"
 
 
-def _finding(check: Check, one: Occurrence) -> str:
-    finding = one.checked.finding
+def _cause(check: Check, cause: Sequence[Occurrence]) -> str:
+    """The first finding with its code, the lines of all, and the fix once."""
+    finding = cause[0].checked.finding
+    places = first_of([*map(_place, cause)], _MOST_PLACES)
+    targets = [*dict.fromkeys(name for one in cause for name in one.targets)]
     lines = [
-        f"**{escaped(wording.title(finding))}** at {_place(one)}: {wording.effect(finding)}",
-        f"(reached by {escaped(wording.names(one.targets))})",
+        f"**{escaped(wording.title(finding))}** at {places}: {effect_text(finding)}",
+        f"(reached by {escaped(wording.names(targets))})",
     ]
     if text := "\n".join(wording.code_lines(finding)):
         fence = _fence(text, 3)
@@ -114,7 +119,7 @@ def _finding(check: Check, one: Occurrence) -> str:
     lines += [
         "",
         f"*What:* {escaped(finding.message)}",
-        *_with(check, one),
+        *(line for one in cause for line in _with(check, one)),
         "",
         f"*Fix:* {escaped(wording.fix_line(finding))}",
     ]

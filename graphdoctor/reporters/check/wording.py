@@ -16,7 +16,7 @@ from graphdoctor.values.check import (
 )
 from graphdoctor.values.escape import visible, visible_lines
 from graphdoctor.values.figures import count_text, joined, share_text
-from graphdoctor.values.finding import EFFECT_WORDS, Finding
+from graphdoctor.values.finding import Finding, by_cure
 from graphdoctor.values.locations import Columns
 
 PRUNE = "`graphdoctor baseline --prune`"
@@ -60,10 +60,9 @@ def title(finding: Finding) -> str:
     return visible(f"{finding.rule} {finding.name}")
 
 
-def effect(finding: Finding) -> str:
-    """What it does to a graph, as far as that could be checked."""
-    doubt = ", could not be checked" if finding.certainty == "unknown" else ""
-    return EFFECT_WORDS[finding.effect] + doubt
+def causes(found: Sequence[Occurrence]) -> list[list[Occurrence]]:
+    """Occurrences that one fix is for, together."""
+    return by_cure(found, lambda one: one.checked.finding)
 
 
 def code_lines(finding: Finding) -> list[str]:

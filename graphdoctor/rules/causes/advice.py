@@ -23,6 +23,7 @@ from graphdoctor.rules.causes.source import (
     targets_of,
     written,
 )
+from graphdoctor.rules.causes.sparse import product_without_kernel
 from graphdoctor.rules.causes.words import place_words
 from graphdoctor.source.trees import last_name, scope_at, statements_of
 from graphdoctor.values.figures import names_text, shortened
@@ -48,15 +49,6 @@ _BOUNDS = (
 )
 
 _DENSE = "Keep the tensor dense, with a mask: the CPU must know the size of a sparse result."
-_BY_ROWS = (
-    "Create {what} before the step, compressed by rows: {x}.to_sparse_csr(), and {x}.t().to_sparse_csr() for its "
-    "transpose. The "
-    "backward pass multiplies with the transpose: use a torch.autograd.Function that takes both."
-)
-_COALESCED = (
-    "Create {what} before the step, coalesced: {x}.coalesce(), and {x}.t().coalesce() for its transpose. The "
-    "backward pass multiplies with the transpose: use a torch.autograd.Function that takes both."
-)
 
 # By the operator's name without its overload.
 _WAITS: Mapping[str, str] = {
@@ -160,8 +152,6 @@ STACK = (
     "tensors reads each of them on the CPU."
 )
 ELEMENT = "Store a number with fill_, y[0, 0].fill_(1.0), or into a slice, y[0, :1] = 1.0."
-_PRODUCTS = frozenset({"mm", "spmm", "matmul", "addmm", "_sparse_addmm"})
-_SPARSE: Mapping[str, str] = {"uncoalesced": _COALESCED, "by-columns": _BY_ROWS}
 _NESTING = frozenset({"nested_tensor", "as_nested_tensor"})
 _PACKED = (
     "Run the RNN on the padded tensor, and mask its output. Take the last state with out.gather(1, index), of "
@@ -189,31 +179,8 @@ _GREATEST: Mapping[str, str] = {
 def for_wait(op: Op) -> str:
     """In the place of an operator that waits for the device inside."""
     if any(use.sparse for use in op.inputs) and op.base_name in ("mm", "addmm", "_sparse_addmm"):
-        for position, use in enumerate(op.inputs[-2:]):  # what is added comes before
-            if use.sparse in _SPARSE:
-                name = _operand(op.location, position)
-                what = f"`{name}`" if name else "the tensor"
-                return _SPARSE[use.sparse].format(what=what, x=name or "x")
-        return _DENSE
+        return product_without_kernel(op) or _DENSE
     return NESTED if has_nested(op) else _WAITS.get(op.base_name, "")
-
-
-def _operand(place: Location | None, position: int) -> str:
-    """The variable that is the first or second factor of a product of matrices on a line; "" if it is none."""
-    statement = statement_at(place.file, place.line) if place is not None else None
-    for node in ast.walk(statement) if statement is not None else ():
-        operands: list[ast.expr] = []
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-            operands = [node.left, node.right]
-        elif isinstance(node, ast.Call) and last_name(node.func) in _PRODUCTS:
-            is_method = isinstance(node.func, ast.Attribute) and "torch" not in ast.unparse(
-                node.func
-            )
-            operands = [node.func.value, *node.args] if is_method else node.args  # type: ignore[attr-defined]
-        factors = operands[-2:]
-        if len(factors) == 2 and isinstance(factors[position], (ast.Name, ast.Attribute)):
-            return ast.unparse(factors[position])
-    return ""
 
 
 def for_size(op: Op, iteration: Iteration) -> str:

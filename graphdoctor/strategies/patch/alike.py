@@ -230,10 +230,15 @@ def _printed(lines: int, differing: Sequence[_Difference], *, rounds: bool) -> s
     if not differing:
         return f"printed output is identical ({count_text(lines, 'line')}, timings ignored)"
     most = max(each.relative for each in differing)
-    among = "as rounding does" if rounds else "as between two runs of the program as it is"
+    own = (
+        "rounding alone changes, or one unit of the last digit"
+        if rounds
+        else "two runs of the program as it is differ by"
+    )
     return (
-        f"printed output is identical ({count_text(lines, 'line')}) except for"
-        f" {count_text(len(differing), 'number')}, off by at most {most:.1g} of the value, {among}"
+        f"printed output is identical ({count_text(lines, 'line')}, timings ignored) except for"
+        f" {count_text(len(differing), 'number')}: at most {most:.1g} of the value off, within {_MOST_WORSE:g} times"
+        f" what {own}"
     )
 
 
@@ -247,22 +252,19 @@ def _weights(plain: Run, changed: Run, again: Run | None, *, rounds: bool) -> Li
     if off == 0.0:
         return Likeness(True, f"its {count_text(count, 'weight tensor')} {after} are bitwise equal")
     own = _deviation(plain, again) if again is not None else 0.0
-    much = f"by {off:.1g} of the largest weight of a tensor"
-    itself = (
-        f"rounding alone (weights moved by one unit in the last place) makes a difference of {own:.1g} in the"
-        " unchanged program"
+    most = _MOST_WORSE * (max(own, _last_place(plain)) if rounds else own)
+    by_itself = (
+        "difference that rounding alone (weights moved by one unit in the last place) makes in the unchanged program"
         if rounds
-        else f"two runs of the unchanged program differ by {own:.1g}"
+        else "difference between two runs of the unchanged program"
     )
-    if off > _MOST_WORSE * (max(own, _last_place(plain)) if rounds else own):
-        return Likeness(
-            False, f"The weights of the changed program {after} differ {much}, while {itself}."
-        )
-    beyond = "rounding" if rounds else "that between two runs"
-    return Likeness(
-        True,
-        f"no difference beyond {beyond} was found in its weights {after}: they differ {much}, and {itself}",
+    accepted = (
+        f"differ by {off:.1g} of the largest weight of a tensor; up to {most:.1g} is accepted, which is"
+        f" {_MOST_WORSE:g} times the {by_itself}"
     )
+    if off > most:
+        return Likeness(False, f"The weights of the changed program {after} {accepted}.")
+    return Likeness(True, f"its weights {after} {accepted}")
 
 
 def _deviation(plain: Run, other: Run) -> float:

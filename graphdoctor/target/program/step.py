@@ -25,8 +25,8 @@ from graphdoctor.target.roots import roots_among
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.locations import Location
-from graphdoctor.values.program import CalledModule
-from graphdoctor.values.report import Mode
+from graphdoctor.values.program import CalledModule, NotReached
+from graphdoctor.values.report import Mode, Report
 
 _CAPTURED = "it is captured already"
 _WRAPPERS = {
@@ -156,6 +156,7 @@ def _binds(statement: ast.stmt, name: str, *, of_self: bool) -> bool:
 
 
 _MOST_PERIODS = 64
+Outcome = Report | NotReached | str | None  # of a diagnosis: a sentence says why there is none
 
 
 @dataclass
@@ -172,7 +173,7 @@ class SeenStep:
     saved: SavedSteps | None = None
     is_done: bool = False
     reason: str = ""
-    outcome: Any = None  # what the diagnosis gave
+    outcome: Outcome = None  # what the diagnosis gave
     waits: Counter[tuple[Location | None, str]] = field(default_factory=Counter)
     gaps: int = 0  # times that the program was watched from one such step to the next
     is_recorded: bool = False  # the step that runs now, or the last one

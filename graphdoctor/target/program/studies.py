@@ -11,14 +11,15 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import torch
 
 from graphdoctor.target.program.rebuild import NotRebuilt
-from graphdoctor.target.program.step import SeenStep
+from graphdoctor.target.program.step import Outcome, SeenStep
 from graphdoctor.target.state.snapshot import snapshot
 from graphdoctor.target.target import Target
-from graphdoctor.values.errors import Interrupted, NotReached
+from graphdoctor.values.errors import Interrupted
 from graphdoctor.values.locations import Location
 from graphdoctor.values.options import Bounds
+from graphdoctor.values.program import NotReached
 
-Diagnose = Callable[[Target], object]
+Diagnose = Callable[[Target], Outcome]
 Waits = Counter[tuple[Location | None, str]]
 Observe = Callable[[Waits], AbstractContextManager[None]]
 FEWEST_STEPS = 2  # steps without which nothing can be compared

@@ -11,8 +11,9 @@ import pytest
 
 from graphdoctor.target.program.studies import Studies
 from graphdoctor.target.state.snapshot import snapshot
-from graphdoctor.values.errors import Interrupted, NotReached
+from graphdoctor.values.errors import Interrupted
 from graphdoctor.values.options import Bounds
+from graphdoctor.values.program import NotReached
 from tests.support.programs import run
 from tests.support.reports import PARTLY_SAFE
 
@@ -38,8 +39,7 @@ def test_a_step_whose_diagnosis_is_interrupted_is_said_to_be() -> None:
     step = kept_step()
     with pytest.raises(KeyboardInterrupt):
         studies.finish(step)
-    assert isinstance(step.outcome, NotReached) and step.is_done
-    assert str(step.outcome) == "Its diagnosis was interrupted."
+    assert step.outcome == NotReached("Its diagnosis was interrupted.") and step.is_done
     assert not studies.is_busy
 
 
