@@ -113,6 +113,12 @@ class TestForms:
     def test_what_has_none(self, args: Any) -> None:
         assert form_of(args, {}) is None
 
+    def test_a_number_that_is_computed_anew_is_the_same(self) -> None:
+        form = form_of((torch.zeros(1), 0.1, 1_000), {})
+        assert form is not None
+        assert is_of(form, (torch.ones(1), float("0.1"), int("1000")), {})
+        assert not is_of(form, (torch.ones(1), 0.1, 1_000.0), {})
+
     def test_one_tensor_twice_is_no_form_and_of_none(self) -> None:
         x, y = torch.zeros(2), torch.zeros(2)
         assert form_of((x, x), {}) is None

@@ -13,7 +13,7 @@ from graphdoctor.target.state.attributes import slots_of
 
 
 class CallForm(NamedTuple):
-    """What calls of one form share: the arguments' number, names and nesting, constants by identity, and tensors.
+    """What calls of one form share: the arguments' number, names and nesting, constants, and tensors.
 
     `check(*tensors)` are dynamo's guards, which compare types, shapes, strides, dtypes, devices, dispatch keys,
     required gradients, and whether two are one tensor. They raise TypeError for another number of tensors. So
@@ -89,7 +89,7 @@ def reads_of(value: object) -> Reads:
     if kind in TENSORS:
         return _read_tensor
     if is_plain_constant(value):
-        return is_the_very(value)
+        return _reads_constant(value)
     if isinstance(value, (tuple, list)) and _has_items_only(value):
         return _reads_sequence(kind, value)
     if isinstance(value, dict) and kind is dict and all(type(key) is str for key in value):
@@ -120,6 +120,13 @@ def _reads_sequence(kind: object, value: Sequence[object]) -> Reads:
 def is_the_very(value: object) -> Reads:
     """A function that reads only this object."""
     return lambda now, found: now is value
+
+
+def _reads_constant(value: object) -> Reads:
+    kind, text = type(value), repr(value)
+    if kind in (float, complex):  # by text, as in keys: a NaN is equal, 0.0 and -0.0 are not
+        return lambda now, found: now is value or (type(now) is kind and repr(now) == text)
+    return lambda now, found: now is value or (type(now) is kind and now == value)
 
 
 def _read_tensor(now: Any, found: list[torch.Tensor]) -> bool:
