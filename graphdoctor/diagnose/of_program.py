@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from graphdoctor import __version__
 from graphdoctor.target.program.launch import Ended, Program
@@ -36,6 +36,7 @@ def program_report(
 ) -> ProgramReport:
     """What was seen until the program ended, however it ended."""
     reports = [step.outcome for step in watch.steps if isinstance(step.outcome, Report)]
+    on_cpu = _on_cpu(watch.steps)
     return ProgramReport(
         schema_version=PROGRAM_SCHEMA_VERSION,
         tool_version=__version__,
@@ -45,7 +46,7 @@ def program_report(
         exit_code=ended.exit_code,
         wall_s=wall_s,
         diagnosis_s=watch.diagnosis_s,
-        steps=tuple(_step(step, watch.after, wall_s, ended.ending) for step in watch.steps),
+        steps=tuple(_step(step, watch.after, wall_s, ended.ending, on_cpu) for step in watch.steps),
         loading_s=watch.loading_s,
         notes=tuple(_notes(watch)),
         is_on_cpu=machine is None,
@@ -66,7 +67,22 @@ def _too_few(step: SeenStep, after: int) -> str:
     return f"{text} Run more steps{sooner}."
 
 
-def _step(step: SeenStep, after: int, wall_s: float, ending: Ending) -> ProgramStep:
+def _on_cpu(steps: Iterable[SeenStep]) -> str:
+    """What to do about steps on the CPU: the same for all of them, since one program has one model.
+
+    A training step names the whole models, other steps also the parts of them that are called by themselves.
+    """
+    there = [step for step in steps if step.outcome == ON_CPU]
+    trained = [step for step in there if step.mode == "training"]
+    modules = [module for step in trained or there for module in step.modules.values()]
+    return (
+        f"{ON_CPU} First, {to_gpu(modules)}. Or pass `--device cpu-as-is`, to see first what graphs would gain on a"
+        " GPU."
+    )
+
+
+def _step(step: SeenStep, after: int, wall_s: float, ending: Ending, on_cpu: str) -> ProgramStep:
+    """What was seen of one step. `on_cpu` is the reason of each that runs on the CPU."""
     report: Report | None = None
     reason = step.reason
     match step.outcome:
@@ -77,10 +93,7 @@ def _step(step: SeenStep, after: int, wall_s: float, ending: Ending) -> ProgramS
         case str(why):
             reason = reason or why
     if reason == ON_CPU:
-        reason = (
-            f"{ON_CPU} First, {to_gpu(step.modules.values())}. `--device cpu-as-is` diagnoses the step as if"
-            " both were there."
-        )
+        reason = on_cpu
     is_reached = bool(step.reason) or isinstance(step.outcome, Report | str)
     if report is None and not reason:
         is_cut = ending == "interrupted"

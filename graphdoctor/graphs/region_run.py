@@ -168,7 +168,7 @@ class RegionWatcher:
         if not new or not self._table.is_cuda(tensor):
             return
         if tensor.layout != torch.strided or tensor.is_nested:
-            run.reason = "it works on tensors that are not strided"
+            run.reason = "it reads sparse or nested tensors, which are not compared"
             return
         storage = tensor.untyped_storage()
         run.sizes[slot] = storage.nbytes()
@@ -207,7 +207,7 @@ class RegionWatcher:
         if not self._table.is_cuda(tensor):
             return
         if tensor.layout != torch.strided or tensor.is_nested:
-            run.reason = "it makes tensors that are not strided"
+            run.reason = "it creates sparse or nested tensors, which are not compared"
             return
         run.written[slot, Geometry.of_tensor(tensor)] = self._table.info(tensor)
         run.writers[slot] = writer

@@ -23,7 +23,7 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import HORIZONTAL, Page
 from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text, joined
-from graphdoctor.values.finding import severity_of
+from graphdoctor.values.finding import Finding, severity_of
 from graphdoctor.values.locations import Location, line_of, path_text, place_text, places_text
 from graphdoctor.values.program import HostWait, Patch, ProgramReport, ProgramStep, to_gpu
 from graphdoctor.values.report import Report, Verdict
@@ -70,14 +70,18 @@ def render(report: ProgramReport, look: Look, *, diff_file: str = "") -> str:
     page = Page(look)
     page.paragraph(what_happened(report), style="bold")
     _write_table(page, report)
-    for note in notes_of(report):
+    notes = notes_of(report)
+    if notes:
+        page.blank()
+    for note in notes:
         page.wrapped(("note", "bold cyan"), (f": {note}", ""), indent=4)
     _write_changes(page, report, diff_file)
     to_fix, cured = _causes(report.steps)
     _write_cured(page, cured)
     _write_unknown(page, report.steps)
     reports = {n: step.report for n, step in _numbered(report.steps) if step.report is not None}
-    write_findings(page, to_fix, reports)
+    unchanged = {n: found for n, found in reports.items() if not report.steps[n - 1].change}
+    write_findings(page, to_fix, unchanged)
     for number, found in reports.items():
         write_wrong_replay(page, found, prefix=f"step {number}: ")
     _write_between(page, report)
@@ -143,17 +147,20 @@ def _write_table(page: Page, report: ProgramReport) -> None:
         page.line((f"     {'DataLoader':<{first + 2 + width + 2 + 5}}  {share:>9.0%}", "dim"))
     meanings = [f"{word}: {meaning}" for word, meaning in _MEANINGS.items() if word in verdicts]
     if any(figure_now(step) for step in report.steps):
-        meanings.append("speedup now: with the code as it is")
+        meanings.append("speedup now: with the code as it is, as --all shows")
     meanings.append("host time: its share of the run")
     page.wrapped((f"     {'; '.join(meanings)}", "dim"), indent=5)
-    for number, step in enumerate(report.steps, start=1):
+    reasons: dict[str, list[int]] = {}
+    for number, step in _numbered(report.steps):
         if step.report is None:
-            page.blank()
-            page.wrapped(
-                ("warning", SEVERITY_STYLES["warning"]),
-                (f": step {number}: {step.reason or 'no diagnosis'}", ""),
-                indent=4,
-            )
+            reasons.setdefault(step.reason or "no diagnosis", []).append(number)
+    for reason, numbers in reasons.items():
+        page.blank()
+        page.wrapped(
+            ("warning", SEVERITY_STYLES["warning"]),
+            (f": {_steps_text(numbers)}: {reason}", ""),
+            indent=4,
+        )
 
 
 def notes_of(report: ProgramReport) -> tuple[str, ...]:
@@ -234,11 +241,14 @@ def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
     """What to change in the program: the clause of each step, then the diff as frames."""
     patch = report.patch
     is_left_out = patch is not None and patch.status == "left out"  # and says why
-    for number, step in enumerate(report.steps, start=1):
-        is_wanted = verdict_of(step) in _TO_MEND and not is_left_out
+    reasons: dict[str, list[int]] = {}
+    for number, step in _numbered(report.steps):
+        is_wanted = not is_left_out and (verdict_of(step) in _TO_MEND or _gains_now(step))
         if step.no_change and (page.look.show_all or is_wanted):
-            page.blank()
-            page.hanging(f"no change (step {number}): ", step.no_change)
+            reasons.setdefault(step.no_change, []).append(number)
+    for reason, numbers in reasons.items():
+        page.blank()
+        page.hanging(f"no change ({_steps_text(numbers)}): ", reason)
     if patch is None:
         return
     changes = [
@@ -271,6 +281,11 @@ def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
                 notes=notes if is_last else [],
             ),
         )
+
+
+def _gains_now(step: ProgramStep) -> bool:
+    """Whether the table gives a speedup, so that a reader looks for the change that brings it."""
+    return figure_now(step) not in ("", "none")
 
 
 def _patch_notes(patch: Patch) -> Iterator[tuple[str, str]]:
@@ -431,21 +446,21 @@ def _orders(report: ProgramReport, base: str, diff_file: str) -> Iterator[tuple[
     """
     command = path_text(" ".join(report.command), base)
     patch = report.patch
-    changed = {n: _left(step) for n, step in _numbered(report.steps) if step.change and _left(step)}
-    others = [n for n, step in _numbered(report.steps) if not step.change and _left(step)]
+    left = {n: found for n, step in _numbered(report.steps) if (found := _left(step))}
+    refused = {n: rules for n in left if (rules := _refused(report.steps[n - 1], left[n]))}
+    others = [n for n in left if n not in refused]
     if patch is None or not patch.diff:
         if report.is_on_cpu:
             yield _moved(report), f"graphdoctor run {command}"
-        elif others:
+        elif left:
             then = "tries the change again" if patch is not None else "can then propose a change"
             yield (
-                f"Fix the errors of {_steps_text(others)}, then run the same command again. It {then}.",
+                f"Fix the errors of {_steps_text([*left])}, then run the same command again. It {then}.",
                 "",
             )
         return
     if patch.status == "same results":
         yield "Apply the change:", f"patch -p1 < {diff_file or 'FILE'}"
-        left = [*changed, *others]
         if left:
             yield (
                 "Run graphdoctor again. It lists the errors that are left, with their new lines:",
@@ -454,7 +469,7 @@ def _orders(report: ProgramReport, base: str, diff_file: str) -> Iterator[tuple[
         return
     if report.is_on_cpu:
         yield _moved(report), ""
-    for number, rules in changed.items():
+    for number, rules in refused.items():
         yield (
             f"Fix {joined(rules)} of step {number}: until then its captured step runs eagerly.",
             "",
@@ -477,10 +492,15 @@ def _moved(report: ProgramReport) -> str:
     return f"{move[0].upper()}{move[1:]}."
 
 
-def _left(step: ProgramStep) -> list[str]:
-    """The rules of its errors that the change does not handle."""
+def _left(step: ProgramStep) -> list[Finding]:
+    """Its errors that the change does not handle."""
     found = active(step.report.findings) if step.report is not None else ()
-    return sorted({one.rule for one in found if severity_of(one) == "error"} - set(step.cured))
+    return [one for one in found if severity_of(one) == "error" and one.rule not in step.cured]
+
+
+def _refused(step: ProgramStep, left: Sequence[Finding]) -> list[str]:
+    """The rules of which the step's change cannot be captured."""
+    return sorted({one.rule for one in left if step.change and one.effect == "capture-fails"})
 
 
 def _step_page(step: ProgramStep, number: int, look: Look) -> str:

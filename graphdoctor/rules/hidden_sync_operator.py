@@ -52,9 +52,7 @@ class HiddenSyncOperator(RecordingRule):
             for op in iteration.ops:
                 fact = _sync_in(op)
                 if fact is not None:
-                    message = (
-                        f"{operator_words(op)} {fact.why}. Known from: {evidence_words(fact)}."
-                    )
+                    message = f"{_does(op, fact)}. {_sentence(evidence_words(fact))}"
                     yield at_op(
                         iteration.index,
                         op,
@@ -65,8 +63,8 @@ class HiddenSyncOperator(RecordingRule):
                     )
             for op, forward in waiting_backwards(iteration.ops):
                 message = (
-                    f"The backward of {operator_words(forward)} is a host sync: it searches for zeros "
-                    f"({MEASURED})."
+                    f"The backward of {operator_words(forward)} is a host sync: it searches for zeros. "
+                    f"{_sentence(MEASURED)}"
                 )
                 yield at_op(iteration.index, op, message, fix=LOGARITHMS)
 
@@ -89,6 +87,20 @@ class HiddenSyncOperator(RecordingRule):
             return torch.linalg.inv_ex(covariance).inverse
 
         return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _does(op: Op, fact: OperatorFact) -> str:
+    """ "aten.normal is a host sync: it checks ...", or what else CUDA rejects."""
+    name = operator_words(op)
+    return (
+        f"{name} {fact.why}"
+        if fact.effect == "refused"
+        else f"{name} is a host sync: it {fact.why}"
+    )
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def _sync_in(op: Op) -> OperatorFact | None:

@@ -77,9 +77,23 @@ def test_a_step_on_the_cpu_names_the_lines_after_which_its_modules_can_be_moved(
     (seen,) = report_of(step(begun=9, outcome=ON_CPU, modules=modules)).steps
     assert seen.reason == (
         f'{ON_CPU} First, add `netG.to("cuda")` after line 20 of gan.py and `netD.to("cuda")` after line 24 of'
-        " gan.py, and move the inputs to the GPU. `--device cpu-as-is` diagnoses the step as if both were there."
+        " gan.py, and move the inputs to the GPU. Or pass `--device cpu-as-is`, to see first what graphs would gain"
+        " on a GPU."
     )
     assert seen.is_reached
+
+
+def test_steps_on_the_cpu_have_one_reason_which_moves_the_models_that_are_trained() -> None:
+    """An agent that acts calls the layers of its model by themselves: these move with the model."""
+    layer = CalledModule("Linear", "self.fc1", "/repo/dqn.py", 45)
+    model = CalledModule("Qnet", "q", "/repo/dqn.py", 79)
+    acting = SeenStep("act", PLACE, 9, "inference", outcome=ON_CPU, modules={1: layer})
+    trained = step(begun=9, outcome=ON_CPU, modules={2: model})
+    first, second = report_of(acting, trained).steps
+    assert first.reason == second.reason
+    assert 'add `q.to("cuda")` after line 79 of dqn.py, and move' in first.reason
+    (alone,) = report_of(acting).steps
+    assert 'add `self.fc1.to("cuda")` after line 45 of dqn.py, and move' in alone.reason
 
 
 def test_waits_between_steps_are_told_for_each_gap_and_those_on_the_step_s_own_lines_are_not() -> (

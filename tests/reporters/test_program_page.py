@@ -146,6 +146,14 @@ def test_an_error_in_the_captured_step_is_fixed_before_the_change_is_tried() -> 
     assert fourth.startswith("Run graphdoctor again.") and fourth.endswith(AGAIN)
 
 
+def test_an_error_that_no_capture_meets_is_left_until_after_the_change() -> None:
+    """A wrong replay is none of the captured step's if the statement stays outside."""
+    changed = replace(step_of(COMPARED), change="replay the step", cured=("GD101",))
+    following = orders(changed, patch=Patch("not tried", DIFF, BASE))
+    assert following.startswith("  1. Try the change.")
+    assert "3. Run graphdoctor again." in following
+
+
 def test_a_change_that_was_tried_is_applied_before_other_errors_are_fixed() -> None:
     changed = replace(step_of(SAFE), change="replay `model`")
     tried = Patch("same results", DIFF, BASE, tried="equal")
@@ -160,6 +168,23 @@ def test_errors_without_a_change_are_fixed_before_the_same_command() -> None:
     following = orders(step_of(COMPARED), patch=None)
     assert following.startswith("  Fix the errors of step 1, then run the same command again.")
     assert orders(step_of(SAFE), patch=None) == ""
+
+
+def test_steps_that_cannot_be_diagnosed_for_one_reason_share_a_warning() -> None:
+    cannot = replace(step_of(None), reason="It runs on the CPU.")
+    late = replace(cannot, reason="It ran once.")
+    page = program_page.render(of_program(cannot, late, cannot), Look(base=BASE))
+    assert "\nwarning: steps 1 and 3: It runs on the CPU.\n" in page
+    assert "\nwarning: step 2: It ran once.\n" in page
+
+
+def test_a_step_with_a_speedup_says_why_no_change_brings_it() -> None:
+    """Such as one that the program captures already, when the diff was applied."""
+    captured = replace(step_of(SAFE), no_change="its function is captured already")
+    page = program_page.render(of_program(captured, captured), Look(base=BASE))
+    assert "\nno change (steps 1 and 2): its function is captured already\n" in page
+    slow = replace(captured, report=replace(SAFE, measurement=None, estimate=None, strategies=()))
+    assert "no change" not in program_page.render(of_program(slow), Look(base=BASE))
 
 
 def test_a_change_that_was_left_out_is_headed_so_and_says_why() -> None:

@@ -132,7 +132,8 @@ PAIRS = [
 
     rows, cols = edges._indices()
     terms = edges._values()[:, None] * support.index_select(0, cols)
-    hidden = support.new_zeros(edges.size(0), support.size(1)).index_add(0, rows, terms)""",
+    hidden = support.new_zeros(edges.size(0), support.size(1))
+    hidden = hidden.index_add(0, rows, terms)""",
         lambda: graph_convolution(gathered=True),
     ),
     (
@@ -143,7 +144,8 @@ PAIRS = [
     (
         lambda: sparse_on_the_right(gathered=False),
         """
-    product = x.new_zeros(x.size(0), self.edges.size(1)).index_add(1, cols, terms)""",
+    product = x.new_zeros(x.size(0), self.edges.size(1))
+    product = product.index_add(1, cols, terms)""",
         lambda: sparse_on_the_right(gathered=True),
     ),
     (

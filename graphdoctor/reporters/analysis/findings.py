@@ -67,7 +67,10 @@ def causes_of(entries: Iterable[Entry]) -> list[list[Entry]]:
 def write_findings(
     page: Page, causes: Sequence[list[Entry]], reports: Mapping[int, Report]
 ) -> None:
-    """One frame for each cause: all with --all, else up to three of each step and then one line each."""
+    """One frame for each cause: all with --all, else up to three of each step and then one line each.
+
+    `reports`, by step, have the speedup after a fix; a step that the page's change captures has that of the change.
+    """
     shown = Counter[int]()
     is_in_lines = False
     for number, cause in enumerate(causes):
@@ -174,7 +177,7 @@ def _speedups(cause: Sequence[Entry], reports: Mapping[int, Report]) -> list[str
     """The predicted speedup of each step after this fix, where it is the one to fix next."""
     found: dict[int, str] = {}
     for step, finding in cause:
-        advice = reports[step].recommendation
+        advice = reports[step].recommendation if step in reports else None
         text = speedup_after(finding, advice.next_fix if advice is not None else None)
         if text:
             found.setdefault(step, text)

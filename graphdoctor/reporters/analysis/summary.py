@@ -66,6 +66,8 @@ def _help(report: Report) -> str:
         return "add `--values real` to run the step with values, which can verify replays"
     if "later steps" in report.unreached:
         return "run the same command with more time, such as `--budget 5m`"
+    if any(severity_of(one) == "error" for one in active(report.findings)):
+        return "fix the errors, then run the same command again"
     if report.machine.device == "emulated" and report.runs_on_gpu:
         return (
             "change the code that the warning names; if that code is right, run the same command on a"

@@ -20,12 +20,14 @@ _HEADS = {
 _LEFT = (
     "rows, cols = {sparse}._indices()",
     "terms = {sparse}._values()[:, None] * {dense}.index_select(0, cols)",
-    "{result} = {dense}.new_zeros({sparse}.size(0), {dense}.size(1)).index_add(0, rows, terms)",
+    "{result} = {dense}.new_zeros({sparse}.size(0), {dense}.size(1))",
+    "{result} = {result}.index_add(0, rows, terms)",
 )
 _RIGHT = (
     "rows, cols = {sparse}._indices()",
     "terms = {dense}.index_select(1, rows) * {sparse}._values()",
-    "{result} = {dense}.new_zeros({dense}.size(0), {sparse}.size(1)).index_add(1, cols, terms)",
+    "{result} = {dense}.new_zeros({dense}.size(0), {sparse}.size(1))",
+    "{result} = {result}.index_add(1, cols, terms)",
 )
 _LIMITS = (
     "`terms` has one row for each nonzero. `_values()` has no gradient: in its place, use the tensor of values that"

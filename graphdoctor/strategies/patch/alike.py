@@ -141,7 +141,10 @@ def _broken(plain: Run, changed: Run) -> str:
 
 def _no_replay(changed: Run) -> str:
     if not changed.has_ended:
-        return "The changed program did not end in time, so nothing says whether its graphs were replayed."
+        return (
+            "The changed program did not end in time, so nothing says whether its graphs were replayed. Pass more"
+            " time, such as `--rerun-limit 10m`."
+        )
     why = max(changed.fallbacks, key=lambda reason: changed.fallbacks[reason], default="")
     return f"In the changed program no graph was replayed{f': {why}' if why else '.'}"
 

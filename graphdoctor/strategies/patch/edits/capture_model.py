@@ -82,7 +82,7 @@ def gain_of_modules(report: Report) -> str:
     if row.status in _NOT_TRIED and row.predicted is not None:
         return f" ({_figure(row)})"
     if row.status != "verified":
-        raise NoProposal(f"graphs of its modules were not shown to be right: {row.reason}")
+        raise NoProposal(f"graphs of its modules are not verified: {row.reason}")
     return f" ({_figure(row)})"
 
 
