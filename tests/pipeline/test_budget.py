@@ -48,7 +48,7 @@ def test_after_the_budget_the_first_step_has_its_verdict_and_the_note_names_the_
     diagnosed, (note, reason) = run(0.001)
     assert diagnosed == [True, False]
     assert note.startswith("The diagnosis took ") and "--budget" in note
-    missing = "1 step not diagnosed and step 1 with fewer steps compared"
+    missing = "1 step not diagnosed; step 1 with fewer steps compared"
     assert f" s, and begins nothing after its budget of 0.001 s: {missing}." in note
     assert reason == "The diagnosis of earlier steps used the budget of 0.001 s."
     assert any(said.startswith("step 2, ") and said.endswith(": diagnosing") for said in doing)

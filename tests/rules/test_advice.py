@@ -115,6 +115,43 @@ def asserted_on_device() -> object:
     return step, (cuda(8, 4),)
 
 
+def asserted_not() -> object:
+    def step(x):
+        assert not torch.isnan(x).any()
+        return x * 2
+
+    return step, (cuda(8, 4),)
+
+
+def asserted_not_on_device() -> object:
+    def step(x):
+        torch._assert_async(torch.logical_not(torch.isnan(x).any()))
+        return x * 2
+
+    return step, (cuda(8, 4),)
+
+
+class Edges(torch.nn.Module):
+    """A graph as a dense matrix, which no step changes."""
+
+    def __init__(self, *, once: bool) -> None:
+        super().__init__()
+        self.register_buffer("adj", torch.eye(8, device="cuda").roll(1, 0))
+        self.edge = self.adj.nonzero().t() if once else None
+
+    def forward(self, x):
+        edge = self.adj.nonzero().t() if self.edge is None else self.edge
+        return x.index_select(0, edge[0]) + x.index_select(0, edge[1])
+
+
+def edges_in_the_step() -> object:
+    return Edges(once=False), (cuda(8, 4),)
+
+
+def edges_before_the_step() -> object:
+    return Edges(once=True), (cuda(8, 4),)
+
+
 def until_small() -> object:
     def step(x):
         while x.abs().max() > 0.5:
@@ -546,8 +583,10 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
     ("GD105", jagged, "Keep the padded tensor", padded),
     ("GD106", repeated, "Pass output_size=", repeated_to_a_size),
     ("GD106", counted, "scatter_add_", counted_by_scatter),
+    ("GD106", edges_in_the_step, "call nonzero() once, before the step", edges_before_the_step),
     ("GD106", positions, "torch.nonzero_static", positions_of_fixed_number),
     ("GD107", asserted, "torch._assert_async(condition)", asserted_on_device),
+    ("GD107", asserted_not, "torch._assert_async(condition)", asserted_not_on_device),
     ("GD107", raised, "torch._assert_async(condition)", asserted_on_device),
     ("GD107", ended, "torch._assert_async(condition)", asserted_on_device),
     (
@@ -610,9 +649,33 @@ def signed() -> object:
     return lambda x: x.sin() if x.sum() > 0 else x.cos(), (cuda(8, 4),)
 
 
+def asserted_both() -> object:
+    def step(x):
+        assert x.max() < 100.0 and x.min() > -100.0
+        return x * 2
+
+    return step, (cuda(8, 4),)
+
+
+def asserted_between() -> object:
+    def step(x):
+        assert -100.0 < x.sum() < 100.0
+        return x * 2
+
+    return step, (cuda(8, 4),)
+
+
+def read_and_signed() -> object:
+    return lambda x: x.sin() if x.sum().item() > 0 else x.cos(), (cuda(8, 4),)
+
+
 @pytest.mark.parametrize(
     ("example", "texts"),
     [
+        (asserted_not, ["torch._assert_async(torch.logical_not(torch.isnan(x).any()))"]),
+        (asserted_both, []),
+        (asserted_between, []),
+        (read_and_signed, []),
         (halved_if_large, ["loss = torch.where(loss > 1.0, loss * 0.5, loss)"]),
         (signed, ["torch.where(x.sum() > 0, x.sin(), x.cos())"]),
         (asserted, ["torch._assert_async((x * 0 == 0).all())"]),

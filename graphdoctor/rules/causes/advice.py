@@ -185,7 +185,12 @@ def for_wait(op: Op) -> str:
 
 def for_size(op: Op, iteration: Iteration) -> str:
     """In the place of an operator whose result is as large as values say."""
-    if op.base_name in ("index", "masked_select", "nonzero") and _is_constant(op, iteration):
+    if op.base_name == "nonzero" and _constant_state(op.inputs[0], iteration):
+        return (
+            "The tensor is the same in each step: call nonzero() once, before the step, and use its result in each"
+            " step."
+        )
+    if op.base_name in ("index", "masked_select") and _is_constant(op, iteration):
         return (
             "The mask is the same in each step: compute its indices once, before the step, "
             "`indices = mask.nonzero().squeeze(1)`, and use `x.index_select(0, indices)`, or `x[:, indices]` in "

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, NamedTuple, ParamSpec
 
-from graphdoctor.rules.causes.source import statement_at
+from graphdoctor.rules.causes.source import reads, statement_at
 from graphdoctor.source.trees import holds
 from graphdoctor.values.finding import Edit
 from graphdoctor.values.locations import Location, is_library
@@ -26,6 +26,7 @@ _MAKERS = frozenset({
     *("arange", "empty", "eye", "full", "linspace", "ones"),
     *("rand", "randint", "randn", "randperm", "zeros"),
 })  # fmt: skip
+_OF_PYTHON = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
 
 
 class _Line(NamedTuple):
@@ -172,9 +173,26 @@ def filled(line: _Line) -> _Edits:
 def asserted(line: _Line) -> _Edits:
     """`assert condition, message` becomes `torch._assert_async(condition)`."""
     statement = line.statement
-    if not isinstance(statement, ast.Assert):
-        return ()
-    return line.replaced(statement, f"torch._assert_async({line.source(statement.test)})")
+    condition = _as_tensor(line, statement.test) if isinstance(statement, ast.Assert) else ""
+    return line.replaced(statement, f"torch._assert_async({condition})") if condition else ()
+
+
+def _as_tensor(line: _Line, test: ast.expr) -> str:
+    """A condition that stays on the GPU; "" for `and`, `in`, `.item()` and others that Python reads.
+
+    `not` reads its operand too, and has a function of torch.
+    """
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _as_tensor(line, test.operand)
+        return f"torch.logical_not({inner})" if inner else ""
+    if any(isinstance(node, ast.BoolOp | ast.IfExp | ast.Not) for node in ast.walk(test)) or reads(
+        test
+    ):
+        return ""
+    is_compared = isinstance(test, ast.Compare)
+    if is_compared and (len(test.ops) > 1 or isinstance(test.ops[0], _OF_PYTHON)):  # type: ignore[attr-defined]
+        return ""
+    return line.source(test)
 
 
 @_of_users_line
@@ -184,8 +202,9 @@ def selected(line: _Line) -> _Edits:
         return _selected_statement(line, line.statement)
     for node in line.nodes:
         if isinstance(node, ast.IfExp):
-            parts = map(line.source, (node.test, node.body, node.orelse))
-            return line.replaced(node, f"torch.where({', '.join(parts)})")
+            condition = _as_tensor(line, node.test)
+            parts = (condition, line.source(node.body), line.source(node.orelse))
+            return line.replaced(node, f"torch.where({', '.join(parts)})") if condition else ()
     return ()
 
 
@@ -200,8 +219,9 @@ def _selected_statement(line: _Line, statement: ast.If) -> _Edits:
             return ()
         other = line.source(otherwise[0].value)  # type: ignore[attr-defined]
     value = line.source(then.value)  # type: ignore[attr-defined]
-    test = line.source(statement.test)
-    return line.replaced(statement, f"{bound} = torch.where({test}, {value}, {other})")
+    test = _as_tensor(line, statement.test)
+    text = f"{bound} = torch.where({test}, {value}, {other})"
+    return line.replaced(statement, text) if test else ()
 
 
 def _bound_name(statement: ast.stmt) -> str | None:
