@@ -17,6 +17,7 @@ from graphdoctor.strategies.patch.edits.edit import Edit, NoProposal, Proposal
 from graphdoctor.strategies.patch.rerun import Optimizers, Run, Task, reruns
 from graphdoctor.strategies.patch.source import (
     CannotEdit,
+    Change,
     Sources,
     at_lines_before,
     changed_sources,
@@ -290,7 +291,8 @@ class _Trials:
         self._task, self._run, self._progress = task, run, progress
         self._time_limit_s = time_limit_s
         self._plain: list[Run] = []
-        self._controls: dict[Optimizers, Run] = {}  # the program as it is, once more
+        # The program once more, as it is or with changes that round.
+        self._controls: dict[tuple[Optimizers | Change, ...], Run] = {}
         self._found: dict[str, Likeness] = {}
 
     def of(self, made: _Made) -> Likeness:
@@ -317,7 +319,8 @@ class _Trials:
         rounds = any(each.exactness == "rounding" for each in made.proposals.values())
         found = likeness(plain, changed, captures=captures)
         if needs_another(plain, changed):
-            found = self._beside_controls(plain, changed, captures=captures, rounds=rounds)
+            changes = [each for one in made.proposals.values() for each in one.rounded]
+            found = self._beside_controls(plain, changed, changes, captures=captures, rounds=rounds)
         sentence = at_lines_before(found.sentence, made.sources)
         found = dataclasses.replace(found, sentence=sentence)
         if not found.is_same or changed.step_us is None:
@@ -325,23 +328,32 @@ class _Trials:
         return self._timed(found, task, changed)
 
     def _beside_controls(
-        self, plain: Run, changed: Run, *, captures: bool, rounds: bool
+        self,
+        plain: Run,
+        changed: Run,
+        rounded: Sequence[Change],
+        *,
+        captures: bool,
+        rounds: bool,
     ) -> Likeness:
         """Where results differ: whether they equal those with capturable optimizers, or differ as rounding does."""
         if captures and rounds:
-            found = likeness(self._control("capturable"), changed, captures=True)
+            control = self._control("capturable", rounded)
+            found = likeness(control, changed, captures=True)
             if found.is_same:
-                sentence = f"with capturable optimizers in both, {found.sentence}"
+                averages = " and averages in one call" if rounded else ""
+                sentence = f"with capturable optimizers{averages} in both, {found.sentence}"
                 return dataclasses.replace(found, sentence=sentence)
         control = self._control("nudged" if rounds else "as they are")
         return likeness(plain, changed, control, captures=captures, rounds=rounds)
 
-    def _control(self, optimizers: Optimizers) -> Run:
-        if optimizers not in self._controls:
+    def _control(self, optimizers: Optimizers, changes: Sequence[Change] = ()) -> Run:
+        if (optimizers, *changes) not in self._controls:
             self._progress("running the program as it is once more")
-            task = dataclasses.replace(self._task, optimizers=optimizers)
-            self._controls[optimizers] = self._run(task)
-        return self._controls[optimizers]
+            after = {file: text for file, (_, text) in changed_sources(changes).items()}
+            task = dataclasses.replace(self._task, optimizers=optimizers, sources=after)
+            self._controls[optimizers, *changes] = self._run(task)
+        return self._controls[optimizers, *changes]
 
     def _timed(self, found: Likeness, task: Task, changed: Run) -> Likeness:
         """Both in turns, so that a slow phase of the machine meets both."""

@@ -47,9 +47,9 @@ class Task:
     """A run of a program in a folder, with other text for some files.
 
     It ends after `most_steps` of its first optimizer, if there are so many, and with the first one after
-    `enough_s` seconds. `optimizers`: "capturable" ones compute with the kernels that a captured step uses;
-    each step of "nudged" ones moves the weights by one unit in the last place more, which shows what rounding
-    alone does to the program's results.
+    `enough_s` seconds. `optimizers`: "capturable" ones compute with the kernels that a captured step uses,
+    and read the learning rate from a tensor, as it does; each step of "nudged" ones moves the weights by one unit
+    in the last place more, which shows what rounding alone does to the program's results.
     """
 
     program: Program
@@ -177,6 +177,7 @@ class _Counted:
         self._ends_at_s = time.monotonic() + task.enough_s
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
         self._nudges: Counter[int] = Counter()
+        self._rates: list[tuple[dict[str, Any], float]] = []  # of groups, while they are tensors
         self._ending = Ending()
         self._timed_from_s = self._timed_to_s = 0.0
         self._timed_from = 0
@@ -187,8 +188,13 @@ class _Counted:
 
     def steps_now(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer is about to step."""
-        if self._task.optimizers == "capturable" and id(optimizer) not in self._optimizers:
-            make_capturable(optimizer)
+        if self._task.optimizers == "capturable":
+            if id(optimizer) not in self._optimizers:
+                make_capturable(optimizer)
+            for group in optimizer.param_groups:
+                if isinstance(group.get("lr"), (int, float)) and group.get("fused"):
+                    self._rates.append((group, group["lr"]))
+                    group["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
         if self._inside >= 0 or self._captured is not None:
             return
         if not self._optimizers or self._is_first(optimizer):
@@ -196,6 +202,9 @@ class _Counted:
 
     def stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer has stepped."""
+        for group, rate in self._rates:
+            group["lr"] = rate
+        self._rates.clear()
         if self._task.optimizers == "nudged":
             self._nudges[id(optimizer)] += 1
             _nudge(optimizer, upwards=self._nudges[id(optimizer)] % 2 == 1)

@@ -718,8 +718,8 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
         "        share,",
         "    )",
     ]
-    branch = followed.index("    if step % 2 == 0:")
-    assert followed[branch + 1 : branch + 3] == [
+    second = followed.index("    if step % 2 == 0:")
+    assert followed[second + 1 : second + 3] == [
         "        update_parameters()",
         "    for param, slow_param in zip(model.parameters(), average.parameters()):",
     ]
@@ -742,8 +742,8 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
         "    return out, loss, accuracy, step_right, out_max, norm",
         "",
     ]
-    called = read.index("    out, loss, accuracy, step_right, out_max, norm = train_step(x, y)")
-    assert read[called + 1 :][:7] == [
+    call = read.index("    out, loss, accuracy, step_right, out_max, norm = train_step(x, y)")
+    assert read[call + 1 :][:7] == [
         "    accuracies.append(accuracy.item())",
         "    # All of them.",
         "    right += step_right.item()",
@@ -752,8 +752,8 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
         "        print(out.mean().item())",
         "    norm = round(norm.item(), 3)",
     ]
-    branch = body("a figure below a branch that steps an optimizer")
-    assert "    print(out.mean().item(), loss.item())" in branch
+    below = body("a figure below a branch that steps an optimizer")
+    assert "    print(out.mean().item(), loss.item())" in below
     host = body("a weight that changes and indices of NumPy")
     assert "    loss = train_step(" in host
     assert [line.strip() for line in host if "as_tensor(chosen" in line] != []

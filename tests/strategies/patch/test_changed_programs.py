@@ -22,7 +22,7 @@ from tests.support.programs import SAMPLES
 CHANGES = {
     "dqn.py": (
         "            old_val, loss = train_step(data)",
-        "in its weights after 23 steps: they differ by",
+        "its 4 weight tensors after 23 steps are bitwise equal",
     ),
     "gpt_training.py": (
         "    loss = train_step(batches)",
@@ -209,3 +209,45 @@ def test_a_change_that_shows_in_what_is_printed_is_left_out(tmp_path: Path) -> N
     assert step.change == "" and "True` instead of `" in step.no_change
     assert step.report is not None and step.report.recommendation is not None
     assert "run --diff" not in step.report.recommendation.sentence
+
+
+FOLLOWED = """\
+import copy
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to("cuda")
+target = copy.deepcopy(model)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(16):
+    x = torch.randn(3, 4).to("cuda")
+    with torch.no_grad():
+        wanted = target(x).tanh()
+    loss = (model(x) - wanted + 1).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    for param, target_param in zip(model.parameters(), target.parameters()):
+        target_param.data.copy_(0.1 * param.data + (1 - 0.1) * target_param.data)
+    print(f"{loss.item():.9f}")
+"""
+
+
+def test_a_target_network_in_one_call_is_compared_with_the_program_that_calls_it(
+    tmp_path: Path,
+) -> None:
+    """Averages round otherwise, so that capturable optimizers alone make no equal results."""
+    file = tmp_path / "followed.py"
+    file.write_text(FOLLOWED)
+    report = tried_in(file, patched(file))
+    assert report.patch is not None and report.patch.status == "same results", report.patch
+    assert "+    torch._foreach_lerp_(" in report.patch.diff
+    begun = (
+        "with capturable optimizers and averages in one call in both, printed output is identical"
+    )
+    assert (
+        begun in report.patch.tried
+        and "weight tensors after 16 steps are bitwise equal" in report.patch.tried
+    )

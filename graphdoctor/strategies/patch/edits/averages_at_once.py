@@ -10,13 +10,13 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from graphdoctor.source.trees import calls_in, last_name
 from graphdoctor.strategies.patch.source import At, Change, Instead
-from graphdoctor.strategies.patch.step_parts import Group, called, functions_of
+from graphdoctor.strategies.patch.step_parts import Group, functions_of
 from graphdoctor.target.program.names import Names
 
 _WEIGHT = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.operator, ast.expr_context)
@@ -34,20 +34,31 @@ def with_averages_at_once(group: Group, text: str, varying: AbstractSet[str], wi
     return replace(group, statements=tuple(ast.parse(code).body), code=code)
 
 
+def averages_in_place(
+    group: Group, file: str, text: str, varying: AbstractSet[str], width: int
+) -> Iterator[Change]:
+    """Changes of such loops in the file's own statements of a group."""
+    return _changes(group.origin, file, text, varying, width)
+
+
 def averages_in_functions(
     group: Group, file: str, text: str, varying: AbstractSet[str], width: int
 ) -> Iterator[Change]:
-    """Changes of the functions of the file that the group calls for such a loop, without varying values of the host."""
-    functions = functions_of(text)
+    """Changes of such loops in the file's functions that a group calls without varying values of the host."""
     calls = [*calls_in(*group.statements)]
-    given = {
-        name for call in calls if Names([ast.Expr(call)]).loaded & varying for name in called(call)
-    }
-    for name in {name for call in calls for name in called(call)} & functions.keys() - given:
-        for loop in _loops(functions[name], text):
-            if made := _call(loop, text, width):
-                at = At(file, loop.lineno, loop.col_offset)
-                yield Instead(at, at, made)
+    varies = [each for each in calls if Names([ast.Expr(each)]).loaded & varying]
+    named = {last_name(each.func) for each in calls} - {last_name(each.func) for each in varies}
+    own = [function for name, function in functions_of(text).items() if name in named]
+    return _changes(own, file, text, varying=frozenset(), width=width)
+
+
+def _changes(
+    trees: Iterable[ast.AST], file: str, text: str, varying: AbstractSet[str], width: int
+) -> Iterator[Change]:
+    for loop in (each for tree in trees for each in _loops(tree, text)):
+        if not Names([loop]).loaded & varying and (call := _call(loop, text, width)):
+            at = At(file, loop.lineno, loop.col_offset)
+            yield Instead(at, at, call)
 
 
 def _loops(tree: ast.AST, text: str) -> list[ast.For]:

@@ -12,6 +12,7 @@ from types import CodeType
 from graphdoctor.strategies.patch.batch_copies import are_copies, only_copies
 from graphdoctor.strategies.patch.edits.averages_at_once import (
     averages_in_functions,
+    averages_in_place,
     with_averages_at_once,
 )
 from graphdoctor.strategies.patch.edits.drawn_in_functions import with_draws_given
@@ -103,6 +104,7 @@ class CaptureStep:
         assert step.report is not None
         file = step.location.file
         outside: tuple[ast.stmt, ...] = ()
+        rounded: tuple[Change, ...] = ()
         if (function := _whole_function(span)) is not None:
             self._wrapper.check([function])
             at = At(file, function.lineno, function.col_offset)
@@ -121,6 +123,7 @@ class CaptureStep:
             values = frozenset(step.host_values)
             extraction = Extraction(file, text, span, parts, values, modules, self._wrapper)
             changes, names = extraction.changes(), extraction.names
+            rounded = extraction.rounded()
             batch, outside = extraction.batch, (*parts.prepared, *parts.shown)
         changes = (*changes, *unchecked_distributions(step.report.findings, file))
         estimate = step.report.estimate
@@ -140,6 +143,7 @@ class CaptureStep:
             covers=(file, range(span.first_line, span.last_line + 1)),
             gain=None if left else gain,
             cures=cures,
+            rounded=rounded,
         )
 
 
@@ -322,6 +326,14 @@ class Extraction:
                 prepared + calls + self.parts.after,
             ),
         )
+
+    def rounded(self) -> tuple[Change, ...]:
+        """What of the changes rounds otherwise, in the program's own statements."""
+        found: list[Change] = []
+        for group in self.parts.groups:
+            for averages in (averages_in_place, averages_in_functions):
+                found += averages(group, self.file, self.text, self.host_values, self._widest)
+        return tuple(found)
 
     def _bound_in_every_case(self, names: Iterable[str]) -> Iterable[Change]:
         """`name = None` for arguments that the program binds under a condition only, as it reads them."""

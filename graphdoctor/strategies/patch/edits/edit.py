@@ -23,7 +23,8 @@ class Proposal:
     `covers` are the file and the lines of statements that are captured with all that they call. `captures`: the
     changed program replays graphs, so its trial counts them. `gain` is the predicted
     speedup of the step; None where it is measured in the report, or not known. `cures` are rules whose findings
-    are removed from this step, besides those of its edit.
+    are removed from this step, besides those of its edit. `rounded` are changes that capture nothing and round as
+    the proposal does: the trial compares with the program that has them.
     """
 
     edit: str
@@ -35,6 +36,7 @@ class Proposal:
     covers: tuple[str, range] | None = None
     gain: Range | None = None
     cures: tuple[str, ...] = ()
+    rounded: tuple[Change, ...] = ()
 
 
 class Edit(Protocol):
