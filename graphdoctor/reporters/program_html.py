@@ -10,6 +10,7 @@ from graphdoctor.reporters.program_page import (
     of_patch,
     of_recorded,
     of_wait,
+    orders_of,
     verdict_of,
     what_happened,
 )
@@ -47,6 +48,7 @@ def render(report: ProgramReport, look: Look) -> str:
         recorded=[of_recorded(step) for step in report.steps],
         waits=[of_wait(step, wait, look.base) for step in report.steps for wait in step.between],
         patch=of_patch(report.patch) if report.patch is not None else "",
+        orders=[*orders_of(report, look.base)],
         loading=report.loading_s / report.wall_s if report.wall_s else 0.0,
         on_cpu=report.machine is None or report.machine.device == "emulated",
     )

@@ -299,15 +299,11 @@ def _patch_notes(patch: Patch) -> Iterator[tuple[str, str]]:
 
 def of_patch(patch: Patch) -> str:
     """Whether the diff was tried, with which result."""
-    if patch.status == "left out":
-        return f"There is no diff. {patch.tried}"
-    if patch.status == "same results":
-        said = f"Tried: {patch.tried} Apply the change with `patch -p1` in {patch.folder}."
-    else:
-        said = (
-            "Not tried yet: `--diff FILE` reruns the program with and without the change, and writes the diff"
-            " if the results match."
-        )
+    said = {
+        "left out": f"There is no diff. {patch.tried}",
+        "same results": f"Tried: {patch.tried}",
+        "not tried": "Not tried yet.",
+    }[patch.status]
     return f"{said} {patch.shapes}".rstrip()
 
 
@@ -427,7 +423,7 @@ def _write_end(
         rest.append("Use --all for each step's page.")
     if rest:
         page.paragraph(" ".join(rest))
-    orders = [*_orders(report, page.look.base, diff_file)]
+    orders = [*orders_of(report, page.look.base, diff_file)]
     if orders:
         page.blank()
         page.line(("Next", "bold"))
@@ -437,7 +433,7 @@ def _write_end(
             page.line((f"     {command}", "cyan"))
 
 
-def _orders(report: ProgramReport, base: str, diff_file: str) -> Iterator[tuple[str, str]]:
+def orders_of(report: ProgramReport, base: str, diff_file: str = "") -> Iterator[tuple[str, str]]:
     """What to do, in an order that works, each with the command to type or "".
 
     The lines of errors and of the diff are those of the program as it is. An error in a step that the change
