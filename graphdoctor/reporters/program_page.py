@@ -423,7 +423,7 @@ def _write_end(
         rest.append("Use --all for each step's page.")
     if rest:
         page.paragraph(" ".join(rest))
-    orders = [*orders_of(report, page.look.base, diff_file)]
+    orders = [*orders_of(report, page.look.base, diff_file or "fix.diff")]
     if orders:
         page.blank()
         page.line(("Next", "bold"))
@@ -433,7 +433,9 @@ def _write_end(
             page.line((f"     {command}", "cyan"))
 
 
-def orders_of(report: ProgramReport, base: str, diff_file: str = "") -> Iterator[tuple[str, str]]:
+def orders_of(
+    report: ProgramReport, base: str, diff_file: str = "fix.diff"
+) -> Iterator[tuple[str, str]]:
     """What to do, in an order that works, each with the command to type or "".
 
     The lines of errors and of the diff are those of the program as it is. An error in a step that the change
@@ -446,17 +448,17 @@ def orders_of(report: ProgramReport, base: str, diff_file: str = "") -> Iterator
     refused = {n: rules for n in left if (rules := _refused(report.steps[n - 1], left[n]))}
     others = [n for n in left if n not in refused]
     if patch is None or not patch.diff:
-        if report.is_on_cpu:
+        if report.is_on_cpu and any(step.report for step in report.steps):
             yield _moved(report), f"graphdoctor run {command}"
         elif left:
             then = "tries the change again" if patch is not None else "can then propose a change"
-            yield (
-                f"Fix the errors of {_steps_text([*left])}, then run the same command again. It {then}.",
-                "",
-            )
+            count = len({one.rule for found in left.values() for one in found})
+            errors = "error" if count == 1 else "errors"
+            text = f"Fix the {errors} of {_steps_text([*left])}, then run the same command again."
+            yield f"{text} It {then}.", ""
         return
     if patch.status == "same results":
-        yield "Apply the change:", f"patch -p1 < {diff_file or 'FILE'}"
+        yield "Apply the change:", f"patch -p1 < {diff_file}"
         if left:
             yield (
                 "Run graphdoctor again. It lists the errors that are left, with their new lines:",
