@@ -141,7 +141,9 @@ class CaptureNodes:
 
     def _nodes(self, graph: c_void_p) -> list[int]:
         count = c_size_t(self._count(graph))
-        nodes = (c_void_p * max(count.value, 1))()
+        if not count.value:  # the driver refuses an array for the nodes of an empty graph
+            return []
+        nodes = (c_void_p * count.value)()
         self._call("cuGraphGetNodes", graph, nodes, byref(count))
         return [node for node in nodes[: count.value] if node]
 

@@ -52,6 +52,8 @@ class Driver:
 
     def cuGraphGetNodes(self, graph: int, nodes: Any, count: Any) -> int:
         found = self._graphs[graph]
+        if nodes and not found:  # CUDA 13 refuses an array for the nodes of an empty graph
+            return INVALID_VALUE
         for index in range(count[0] if nodes else 0):
             nodes[index] = graph + 1 + index
         count[0] = len(found)
@@ -145,6 +147,11 @@ def test_kernels_of_a_child_graph_have_the_position_of_its_node(read: Any) -> No
     kernel = Kernel("inner", (word(9),))
     _, found = read("memset", "child", child=(kernel, kernel))
     assert [(each.node, each.words) for each in found] == [(1, (9,)), (1, (9,))]
+
+
+def test_kernels_after_an_empty_child_graph_are_read(read: Any) -> None:
+    _, found = read("child", Kernel("later", (word(9),)))
+    assert [(each.node, each.words) for each in found] == [(1, (9,))]
 
 
 def test_an_array_with_room_for_more_is_not_read(read: Any) -> None:
