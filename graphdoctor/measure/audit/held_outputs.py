@@ -17,11 +17,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphdoctor.device.observe.operators import Call, Observer, OperatorFacts, tensors_of
 from graphdoctor.device.observe.storages import Geometry, StorageTable, is_plain
+from graphdoctor.measure.audit.places import VariablesWalk
 from graphdoctor.source.trees import scope_at, tree_of
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.paths import StatePath
 from graphdoctor.target.state.snapshot import plain_torch
-from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.audited import OverwrittenOutput
 from graphdoctor.values.locations import Location
 
@@ -152,7 +152,7 @@ class HeldOutputs(Observer):
     def look(self, roots: Mapping[str, object], frames: list[FrameType]) -> None:
         """Report containers that hold the same part of an output more often than at the last look."""
         with plain_torch():
-            for path, value, _ in Walk(roots, with_empty=False):
+            for path, value, _ in VariablesWalk(roots):
                 if not isinstance(value, (list, tuple, deque, dict)):
                     continue
                 members = value.values() if isinstance(value, dict) else value

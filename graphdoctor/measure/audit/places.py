@@ -6,7 +6,7 @@ import ast
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +21,7 @@ from graphdoctor.device.observe.storages import Geometry
 from graphdoctor.source.trees import owner_of, tree_of
 from graphdoctor.target.frames import frame_of_engine, is_machinery, is_own, variables_of
 from graphdoctor.target.state.attributes import attributes, slots_of
+from graphdoctor.target.state.kinds.kind import Visit
 from graphdoctor.target.state.kinds.written import MISSING
 from graphdoctor.target.state.walk import Walk
 
@@ -455,10 +456,10 @@ def tensors_of_program(
             for steps, tensor in _held(value, (Item(name),)):
                 text = _text("", steps)
                 yield tensor, Place(root, steps if is_global else steps[1:], text), text
-    # Modules first: a variable's module is named by the variable, whatever else leads to it.
+    # Modules first: a parameter is named by its module, whatever else leads to it.
     variables = {**roots, **roots_of(frames)}
     names = sorted(variables, key=lambda name: not isinstance(variables[name], torch.nn.Module))
-    for path, value, _ in Walk({name: variables[name] for name in names}, with_empty=False):
+    for path, value, _ in VariablesWalk({name: variables[name] for name in names}):
         if isinstance(value, torch.Tensor):
             yield value, None, str(path)
             continue
@@ -475,6 +476,20 @@ def tensors_of_program(
                 for steps, tensor in _held(entry, (name,)) if name not in _ENTRIES else ():
                     text = _text(str(path), steps)
                     yield tensor, Place(owner, steps, text), text
+
+
+class VariablesWalk(Walk):
+    """A walk from variables: what a variable holds is named by that variable, whatever else leads to it.
+
+    Else a tensor of `self` is named by the `body` of a function that got `self.step`, as if a method had attributes.
+    """
+
+    def __init__(self, variables: Mapping[str, object]) -> None:
+        super().__init__(variables, with_empty=False)
+        self._held = {id(value) for value in variables.values()}
+
+    def children(self, visit: Visit) -> Iterable[Visit]:
+        return (each for each in super().children(visit) if id(each.value) not in self._held)
 
 
 def is_modules(place: Place) -> bool:

@@ -105,6 +105,46 @@ def test_a_planted_fault_is_found_with_its_name_and_line(program: Callable[[], N
         assert lines[stale.changed_at.line - 1].endswith("# <- changed")
 
 
+def cache_of_a_method() -> None:
+    """Another function gets a method of the object that has the cache."""
+
+    class Decoder:
+        def __init__(self) -> None:
+            self.cache = torch.ones(4, device="cuda")
+            self.graph, self.result = captured(self.step)
+
+        def step(self) -> torch.Tensor:
+            return self.cache * 2
+
+    decoder = Decoder()
+    decoder.cache = torch.zeros(4, device="cuda")
+    decoder.graph.replay()
+
+
+def cache_of_an_object() -> None:
+    """An object that has an earlier variable than its cache leads to the cache."""
+    layers = [torch.ones(4, device="cuda")]
+
+    class Attention:
+        def __init__(self) -> None:
+            self.compute = lambda: layers[0] * 2
+
+    attention = Attention()
+    graph, _ = captured(lambda: attention.compute())
+    layers[0] = torch.zeros(4, device="cuda")
+    graph.replay()
+
+
+@pytest.mark.parametrize(
+    ("program", "name"), [(cache_of_a_method, "self.cache"), (cache_of_an_object, "layers[0]")]
+)
+def test_a_tensor_is_named_by_the_variable_that_has_it_whatever_else_leads_there(
+    program: Callable[[], None], name: str
+) -> None:
+    (stale,) = audited(program).stale_tensors
+    assert stale.name == name
+
+
 def test_a_model_that_is_converted_after_make_graphed_callables() -> None:
     with graphdoctor.audit() as audit:
         net = model()

@@ -121,7 +121,7 @@ def state_on_gpu(make: Make) -> Iterator[str]:
     for name, parameter in training.net.named_parameters():
         for key, value in training.optimizer.state[parameter].items():
             if isinstance(value, torch.Tensor) and value.is_cuda:
-                yield f"body.optimizer.state[body.net.{name}].{key}"
+                yield f"training.optimizer.state[training.net.{name}].{key}"
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
