@@ -15,6 +15,7 @@ from graphdoctor.values.recording import Arg, Opaque, Sparse, TensorUse
 
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 _storage_address: Callable[[torch.Tensor], int] = vars(torch._C)["_storage_address"]
+_has_storage: Callable[[torch.Tensor], bool] = torch._C._has_storage
 
 
 class Values(IntEnum):
@@ -265,8 +266,13 @@ def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a storage and a `Geometry` say all of it."""
+    """Whether a storage and a `Geometry` say all of it.
+
+    torch.compile takes the storage from an output that a later call overwrites; asking for it raises.
+    """
     if type(tensor) not in _PLAIN_TYPES or tensor.layout is not torch.strided or tensor.is_nested:
+        return False
+    if not _has_storage(tensor):
         return False
     odd = tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
     return not odd and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
