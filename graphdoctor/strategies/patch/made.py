@@ -229,7 +229,7 @@ def tried(
     if report.patch is None or not report.patch.diff or choice.is_empty:
         return report
     with reruns(time_limit_s) as run:
-        trials = _Trials(task, run, time_limit_s, progress)
+        trials = _Trials(task, run, time_limit_s, progress, is_plain=choice.is_plain)
         made, reasons = _together(choice, report.steps)
         found = trials.of(made)
         if not found.is_same and (len(made.proposals) > 1 or _has_others(choice)):
@@ -287,8 +287,10 @@ class _Trials:
         run: Callable[[Task], Run],
         time_limit_s: float,
         progress: Progress,
+        *,
+        is_plain: bool,
     ) -> None:
-        self._task, self._run, self._progress = task, run, progress
+        self._task, self._run, self._progress, self._is_plain = task, run, progress, is_plain
         self._time_limit_s = time_limit_s
         self._plain: list[Run] = []
         # The program once more, as it is or with changes that round.
@@ -338,7 +340,7 @@ class _Trials:
     ) -> Likeness:
         """Where results differ: whether they equal those with capturable optimizers, or differ as rounding does."""
         if captures and rounds:
-            control = self._control("capturable", rounded)
+            control = self._control("capturable" if self._is_plain else "captured", rounded)
             found = likeness(control, changed, captures=True)
             if found.is_same:
                 averages = " and averages in one call" if rounded else ""

@@ -38,7 +38,7 @@ MOST_STEPS_ON_GPU = 400  # where they are quick, and their time is wanted
 _FIRST_TIMED = 20  # steps; before, there are captures and caches to fill
 _FEWEST_TIMED = 20
 _ENOUGH_CALLS = 10  # of a captured step, by which one is replayed where two are alike
-Optimizers = Literal["as they are", "capturable", "nudged"]
+Optimizers = Literal["as they are", "capturable", "captured", "nudged"]
 _MOST_BYTES = 256 << 20  # of weights, that are handed from one process to another
 
 
@@ -47,9 +47,10 @@ class Task:
     """A run of a program in a folder, with other text for some files.
 
     It ends after `most_steps` of its first optimizer, if there are so many, and with the first one after
-    `enough_s` seconds. `optimizers`: "capturable" ones compute with the kernels that a captured step uses,
-    and read the learning rate from a tensor, as it does; each step of "nudged" ones moves the weights by one unit
-    in the last place more, which shows what rounding alone does to the program's results.
+    `enough_s` seconds. `optimizers`: "capturable" ones compute with the kernels that a captured step uses, and
+    "captured" ones also read the learning rate from a tensor, as `graphdoctor.capture` has them; each step of
+    "nudged" ones moves the weights by one unit in the last place more, which shows what rounding alone does to the
+    program's results.
     """
 
     program: Program
@@ -188,9 +189,10 @@ class _Counted:
 
     def steps_now(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """An optimizer is about to step."""
-        if self._task.optimizers == "capturable":
-            if id(optimizer) not in self._optimizers:
-                make_capturable(optimizer)
+        kind = self._task.optimizers
+        if kind in ("capturable", "captured") and id(optimizer) not in self._optimizers:
+            make_capturable(optimizer)
+        if kind == "captured":
             for group in optimizer.param_groups:
                 if isinstance(group.get("lr"), (int, float)) and group.get("fused"):
                     self._rates.append((group, group["lr"]))

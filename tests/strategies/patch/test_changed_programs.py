@@ -26,7 +26,7 @@ CHANGES = {
     ),
     "gpt_training.py": (
         "    loss = train_step(batches)",
-        "in its weights after 13 steps: they differ by",
+        "its weights after 13 steps differ by",
     ),
     "image_training.py": (
         "        loss = train_step(scaler, model, image, criterion, target, optimizer)",
