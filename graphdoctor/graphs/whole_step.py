@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.device.observe.earlier_graphs import drop_unreachable_accumulations
 from graphdoctor.graphs.capture import Pool, record_graph, run_on, stream_for_capture
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint, footprint
@@ -82,11 +83,17 @@ def capture_from_start(
 ) -> CapturedStep | Refusal:
     """Capture the session's step, or `step` in its place, from the state that the session starts in.
 
-    A real device warms up once more: on the stream of the capture, as torch asks for.
+    A real device warms up on the stream of the capture, as torch asks for, unless the session ran this very step there.
     """
     target = session.target if step is None else replace(session.target, step=step)
     session.start.restore()
-    warmup = 0 if session.device.kind == "emulated" else WARM_UPS
+    warmup = 0
+    if session.device.kind != "emulated":
+        side: Any = stream_for_capture() if pool is None else pool.side
+        if step is None and side == torch.cuda.current_stream():
+            drop_unreachable_accumulations(target.roots)
+        else:
+            warmup = WARM_UPS
     return capture_whole_step(target, warmup=warmup, now=session.start, pool=pool)
 
 

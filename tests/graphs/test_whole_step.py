@@ -12,10 +12,12 @@ from torch import nn
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.observe.earlier_graphs import mark_held_accumulations
+from graphdoctor.graphs import whole_step
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.static_inputs import InputMismatch
 from graphdoctor.graphs.whole_step import capture_whole_step
 from graphdoctor.proof.verify import verify_whole_step
+from graphdoctor.record.session import WARM_UPS, prepare
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description
 from graphdoctor.target.state.snapshot import named_tensors, named_values
@@ -202,3 +204,21 @@ def test_warm_ups_leave_a_warm_step_where_its_program_is() -> None:
     assert filled.item() == 3
     graph.start.restore()
     assert filled.item() == 3
+
+
+def test_a_step_that_ran_on_the_stream_of_the_capture_is_not_warmed_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The emulated device stands for a GPU. A step in place of the session's own has not run there."""
+    warm_ups: list[int] = []
+    monkeypatch.setattr(whole_step, "warm_up", lambda target, side, times: warm_ups.append(times))
+    with EmulatedDevice() as device:
+        session = prepare(target_of(torch.neg, (4,)), device, iterations=2)
+        monkeypatch.setattr(EmulatedDevice, "kind", "cuda")
+        for stream in (torch.cuda.Stream(), torch.cuda.default_stream()):
+            for step in (None, torch.neg):
+                with torch.cuda.stream(stream):
+                    made = whole_step.capture_from_start(session, step)
+                assert not isinstance(made, Refusal)
+                made.release()
+    assert warm_ups == [0, WARM_UPS, WARM_UPS, WARM_UPS]

@@ -8,6 +8,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,11 @@ from torch import nn
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.record import Session, prepare, record
-from graphdoctor.target import from_object
+from graphdoctor.record import session as session_module
+from graphdoctor.target import Inputs, from_object
+from graphdoctor.target.build import Origin
+from graphdoctor.target.build import build as build_target
+from graphdoctor.target.description import Description
 from graphdoctor.values.errors import UserCodeError
 from graphdoctor.values.recording import Iteration, Recording
 from tests.support.diagnosing import recorded
@@ -268,3 +273,30 @@ def test_optimizers_are_described() -> None:
     assert (optimizer.class_name, optimizer.capturable, optimizer.fused, optimizer.lr_kind) == (
         "Adam", True, False, "float",
     )  # fmt: skip
+
+
+def test_a_warm_step_runs_once_before_it_is_recorded_unless_it_asks_for_a_capture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The emulated device stands for a GPU: libraries have tuned themselves in the calls before."""
+    monkeypatch.setattr(EmulatedDevice, "kind", "cuda")
+    runs: list[Inputs] = []
+    plain = session_module._Runs.plain
+
+    def counted(self: session_module._Runs, inputs: Inputs) -> object:
+        runs.append(inputs)
+        return plain(self, inputs)
+
+    monkeypatch.setattr(session_module._Runs, "plain", counted)
+
+    def asking(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if torch.cuda.is_current_stream_capturing() else x + x
+
+    for step, expected in ((torch.neg, 1), (asking, 2)):
+        with EmulatedDevice() as device:
+            described = Description(step, inputs=Inputs((torch.ones(4, device="cuda"),)))
+            origin = Origin("step", "", "a function")
+            target = build_target(described, origin, mode=None, close=lambda: None)
+            runs.clear()
+            prepare(replace(target, is_warm=True, variation=None), device, iterations=2)
+        assert len(runs) == expected

@@ -117,6 +117,15 @@ def renew_held_accumulations(roots: Mapping[str, object]) -> None:
         leaf.data = data
 
 
+def drop_unreachable_accumulations(roots: Mapping[str, object]) -> None:
+    """Collect garbage if it may hold AccumulateGrad nodes of these parameters, which stay on the stream of their time.
+
+    A collection takes as long as several steps, so it runs only if something holds such a node.
+    """
+    if _held(roots):
+        gc.collect()
+
+
 def _held_by_others(roots: Mapping[str, object]) -> list[Any]:
     """The accumulations that something else than DistributedDataParallel keeps alive."""
     if not _held(roots):
