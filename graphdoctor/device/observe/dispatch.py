@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from types import FunctionType
@@ -31,6 +32,7 @@ from graphdoctor.device.observe.operators import (
     tensors_of_call,
     written_tensors,
 )
+from graphdoctor.device.observe.profiled import ProfileFunction, paused
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.target.state.saved_tensor import PARTS_OF_SPARSE, wraps_others
 
@@ -159,11 +161,29 @@ class ObservedMode(DispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        profile = paused()
+        try:
+            return self._dispatched(func, types, args, kwargs, profile)
+        finally:
+            if profile is not None:
+                sys.setprofile(profile)
+
+    def _dispatched(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        profile: ProfileFunction | None,
+    ) -> Any:
+        """`profile` was taken off this thread, and is put back for what may be the user's code."""
         if types and _wrap_others(types, args, kwargs):
             return NotImplemented  # they are made of plain tensors: their operators will come here
         if torch._C._get_dispatch_mode(_FAKE) is not None:
             return func(*args, **(kwargs or {}))  # somebody asks for shapes: nothing runs
         if isinstance(func, HigherOrderOperator):
+            if profile is not None:
+                sys.setprofile(profile)
             with self:  # the operators in it come here
                 return in_parts(func)(*args, **(kwargs or {}))
         facts = facts_of(func)
@@ -173,6 +193,8 @@ class ObservedMode(DispatchMode):
             body: Callable[..., Any] | None = parts_in_order(func)
         else:
             body = self.body_of(func, facts)
+        if profile is not None and (body is not None or not _is_pytorchs(facts)):
+            sys.setprofile(profile)
         if body is not None:
             with self:  # the operators in it come here, as those of any other function
                 return body(*args, **(kwargs or {}))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -18,20 +19,27 @@ from graphdoctor.values.host_events import PythonEvent, PythonStateChanged, Rand
 from graphdoctor.values.recording import Iteration
 
 
-def numpys_generators(roots: Mapping[str, object]) -> list[Any]:
-    """Wherever they are: a cache or a package that the step calls may hold them, too.
-
-    No profiler sees a draw of NumPy's: what shows is the generator's state. Python's garbage collector
-    knows of all generators but those that were there when somebody froze it.
-    """
+def _generators_among(objects: Sequence[object]) -> list[Any]:
+    """NumPy's own generator, and each among these objects; none if nobody has imported NumPy."""
     if (numpys := numpy_generator()) is None:
         return []
     kinds = {sys.modules["numpy"].random.Generator, type(numpys)}
-    held = [value for _, value, _ in Walk(roots, with_empty=False)]
     # Of hundreds of thousands of objects, in some tens of milliseconds: no line of Python for each.
-    objects = [numpys, *held, *gc.get_objects()]
     found = compress(objects, map(kinds.__contains__, map(type, objects)))
-    return list({id(one): one for one in found}.values())
+    return list({id(one): one for one in (numpys, *found)}.values())
+
+
+def _name_draws(names: Set[str]) -> bool:
+    """Whether code with these names may call a method of NumPy's generators."""
+    if (numpys := numpy_generator()) is None:
+        return False
+    kinds = (sys.modules["numpy"].random.Generator, type(numpys))
+    methods = {name for kind in kinds for name in dir(kind) if not name.startswith("_")}
+    return not names.isdisjoint(methods - _NAMES_OF_NUMBERS)
+
+
+# A discount factor is called so more often than a draw from this distribution.
+_NAMES_OF_NUMBERS = frozenset({"gamma"})
 
 
 class GeneratorState:
@@ -72,15 +80,23 @@ def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
     """What the host drew, read and changed in one iteration, which runs after all that are recorded.
 
     By then Python has imported what it imports lazily; imports draw random numbers of their own.
+    Generators of NumPy's that the state does not hold are searched for only if the code that ran names a draw.
     Lines are watched for draws that no call tells of, as NumPy's, only where a first look found that there are
     some, and for the Python state that was seen to change.
     """
     roots = session.target.roots
-    known = numpys_generators(roots)
-    with session.from_the_start(capturing=True):
-        before = list(map(state_of, known))
+    known = _generators_among([value for _, value, _ in Walk(roots, with_empty=False)])
+    with session.from_the_start(capturing=True), _drawn_from(known) as drawn:
         seen = _watched(session, [])
-        drawn = [one for one, was in zip(known, before, strict=True) if state_of(one) != was]
+    if _name_draws(seen.names):
+        # A cache or a package that the step calls may hold one, too. Python's garbage collector knows of all
+        # but those that were there when somebody froze it.
+        held = set(map(id, known))
+        others = [one for one in _generators_among(gc.get_objects()) if id(one) not in held]
+        if others:
+            with session.from_the_start(capturing=True), _drawn_from(others) as more:
+                session.call(session.inputs(0))
+            drawn += more
     events = tuple(seen.events)
     changed = lasting_changes(captured)
     watches: list[StateWatch] = []
@@ -96,6 +112,17 @@ def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
     return SeenOfHost(
         events, {**dict(zip(without_holder, without_holder, strict=True)), **by_steps}
     )
+
+
+@contextmanager
+def _drawn_from(generators: Sequence[Any]) -> Iterator[list[Any]]:
+    """Fill the list at the end of the block: the generators whose state the block changed.
+
+    No profiler sees a draw of NumPy's: what shows is the generator's state.
+    """
+    before, drawn = list(map(state_of, generators)), list[Any]()
+    yield drawn
+    drawn += [one for one, was in zip(generators, before, strict=True) if state_of(one) != was]
 
 
 def _watched(session: Session, watches: Sequence[Watch]) -> HostObserver:

@@ -15,10 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
 from inspect import CO_GENERATOR
-from types import BuiltinFunctionType, FrameType, FunctionType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple, Protocol
 
 from graphdoctor.device.observe.operators import Call, Observer
+from graphdoctor.device.observe.profiled import profiling
 from graphdoctor.record.host.running import FILES_OF_QUEUES, TAKEN_FROM, Running
 from graphdoctor.target.frames import Place, is_machinery, is_own, is_torch, locate_from
 from graphdoctor.target.program.quiet import audited
@@ -164,7 +165,8 @@ class HostObserver(Observer):
         self.events: list[PythonEvent] = []
         self._operators = 0
         self._last_next = Place(None, (), False)  # where an iterator moves that no call names
-        self._before: Any = None
+        self._codes: dict[int, CodeType] = {}  # by identity: their own hash is slow
+        self._profiling = profiling(self._profile)
         self._queries = QueryObserver(
             lambda name, frame: self._add(OutsideQuery, name, locate_from(frame))
         )
@@ -173,15 +175,19 @@ class HostObserver(Observer):
     def after(self, call: Call) -> None:
         self._operators += 1
 
+    @property
+    def names(self) -> set[str]:
+        """The global names and attributes that the user's functions use, of those that ran in this thread."""
+        return {name for code in self._codes.values() for name in code.co_names}
+
     def __enter__(self) -> HostObserver:
-        self._before = sys.getprofile()
         self._lines.__enter__()
         self._heard.__enter__()
-        sys.setprofile(self._profile)
+        self._profiling.__enter__()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        profile_by(self._before)
+        self._profiling.__exit__(None, None, None)
         self._heard.__exit__(None, None, None)
         self._lines.__exit__()
         seen = {event.name for event in self.events if isinstance(event, ItemTaken)}
@@ -202,6 +208,7 @@ class HostObserver(Observer):
                 or code.co_name == "__next__"
                 or code.co_flags & CO_GENERATOR
             ):
+                self._codes[id(code)] = code
                 self._queries.function_called(frame, frame.f_back)
                 self._function_called(frame, frame.f_back)
 
@@ -234,15 +241,6 @@ class HostObserver(Observer):
 
     def _add(self, kind: type[PythonEvent], name: str, place: Place) -> None:
         self.events.append(kind(name, self._operators, place.location, place.stack))
-
-
-def profile_by(before: Any) -> None:
-    """Put back what profiled. cProfile's hook is in C, which only the profiler itself can set."""
-    if before is None or callable(before):
-        sys.setprofile(before)
-        return
-    sys.setprofile(None)
-    before.enable()
 
 
 @cache

@@ -23,7 +23,8 @@ from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any
 
 from graphdoctor.device.observe.collector import no_collection
-from graphdoctor.record.host.observer import THREADS, profile_by
+from graphdoctor.device.observe.profiled import profiling
+from graphdoctor.record.host.observer import THREADS
 from graphdoctor.record.session import calls_inside
 from graphdoctor.target.frames import is_machinery, locate_from
 from graphdoctor.target.program.quiet import audited, leaves_process, quiet
@@ -82,8 +83,7 @@ class SideEffects:
                 stack.callback(setattr, logging.Logger, "handle", logging.Logger.handle)
                 logging.Logger.handle = self._instead_of(logging.Logger.handle, lambda: None)  # type: ignore[method-assign]
                 stack.enter_context(audited(self._audit))
-                stack.callback(profile_by, sys.getprofile())
-                sys.setprofile(self._profile)
+                stack.enter_context(profiling(self._profile))
                 yield
         finally:
             for file, end in self._logs.values():
