@@ -68,7 +68,7 @@ from graphdoctor.values.report import Mode
 
 WARMUP_CALLS = 3  # as torch advises before a capture; the first calls create state
 MOST_GRAPHS = 8
-_ITERATIONS = 3
+_ITERATIONS = 2
 _MOST_SIGNATURES = 256  # of which each costs an entry, whether or not it gets a graph
 _BUSY = "another call was under way"
 _RELEASED = "it was released"
