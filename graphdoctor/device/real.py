@@ -50,7 +50,7 @@ class WatchingMode(ObservedMode):
     """Runs each operator as it is; the tensors know where they lie."""
 
     def place(self, call: Call) -> None:
-        call.on_cuda = any(tensor.is_cuda for tensor in call.inputs)
+        call.on_cuda = any([tensor.is_cuda for tensor in call.inputs])
 
     def run(self, call: Call) -> None:
         call.result = call.func(*call.args, **call.kwargs)
@@ -212,7 +212,7 @@ class WatchedDevice:
         tensor.data = tensor.data.cuda()
 
     def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str:
-        return str(tensor.device)
+        return _name_of(tensor.device)
 
     def _tell_of_calls(self, patches: Patches) -> None:
         def telling(event: HostEvent, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -257,6 +257,9 @@ class WatchedDevice:
             return original(*args, **kwargs)
 
         return call
+
+
+_name_of = cache(str)  # of a device, which is asked for each tensor
 
 
 @cache

@@ -8,12 +8,12 @@ from typing import Literal
 from msgspec import Struct
 
 from graphdoctor.operators.conditions import INDEXING, indexed_from_host
-from graphdoctor.operators.table import fact_about, load_table, waits_in_backward
+from graphdoctor.operators.table import fact_about, is_listed, waits_in_backward
 from graphdoctor.values.recording import Op, TensorUse
 
 _COPIES_INTO_FIRST = frozenset({"copy_", "_foreach_copy_"})
 _MOVES = frozenset({"_to_copy", "to", "copy", "_copy_from", "_pin_memory"})
-
+_MAY_TRANSFER = INDEXING | _COPIES_INTO_FIRST | _MOVES
 
 _TAGGED_FOR_NOTHING = frozenset({"one_hot"})  # reads the largest index by an operator of its own
 
@@ -30,13 +30,16 @@ class Transfer(Struct, frozen=True):
 
 def transfer_of(op: Op) -> Transfer | None:
     """The copy between host and device that an operator is, or makes inside."""
-    if op.base_name in INDEXING:
+    name = op.base_name
+    if name not in _MAY_TRANSFER:
+        return None
+    if name in INDEXING:
         index = indexed_from_host(op)
         return Transfer(op, index, to_device=True, hidden=True) if index is not None else None
     inputs = op.inputs
-    if op.base_name in _COPIES_INTO_FIRST and len(inputs) >= 2:
+    if name in _COPIES_INTO_FIRST and len(inputs) >= 2:
         source, target = inputs[-1], inputs[0]
-    elif op.base_name in _MOVES and inputs and op.outputs:
+    elif name in _MOVES and inputs and op.outputs:
         source, target = inputs[0], op.outputs[0]
     else:
         return None
@@ -53,11 +56,11 @@ def host_learns(op: Op) -> Literal["value", "size", ""]:
     torch's tags are read only for operators that the table does not list: torch tags every call of
     some operators that read in some calls only.
     """
-    if fact_about(op, "reads-value") is not None:
-        return "value"
-    if fact_about(op, "sizes-result") is not None:
-        return "size"
-    if op.base_name in load_table().hazards or op.base_name in _TAGGED_FOR_NOTHING:
+    if is_listed(op.name):
+        if fact_about(op, "reads-value") is not None:
+            return "value"
+        return "size" if fact_about(op, "sizes-result") is not None else ""
+    if not op.tags or op.base_name in _TAGGED_FOR_NOTHING:
         return ""
     if "data_dependent_output" in op.tags:
         return "value"

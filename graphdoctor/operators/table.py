@@ -96,11 +96,17 @@ def load_table() -> Table:
     return msgspec.json.decode(files(__package__).joinpath(_FILE).read_bytes(), type=Table)
 
 
+@cache
+def is_listed(name: str) -> bool:
+    """Whether the table has an effect of an operator with this name, with or without overload."""
+    return _base_name(name) in load_table().hazards
+
+
 def fact_about(op: Op, *effects: Effect) -> OperatorFact | None:
     """What stands in the way of capturing this call, by one of these effects; none given: by any."""
-    known = load_table().hazards.get(op.base_name)
-    if known is None:
+    if not is_listed(op.name):
         return None
+    known = load_table().hazards[op.base_name]
     wanted = (fact for fact in known if not effects or fact.effect in effects)
     return next((fact for fact in wanted if fact.holds(op)), None)
 

@@ -27,14 +27,14 @@ def is_host_read(op: Op) -> bool:
     It goes on as the value says: what it does then cannot move before.
     """
     return bool(host_learns(op)) or (
-        any(use.is_cuda for use in op.inputs) and not _ends_on_device(op)
+        not _ends_on_device(op) and any(use.is_cuda for use in op.inputs)
     )
 
 
 def _ends_on_device(op: Op) -> bool:
     """Whether nothing that it makes or changes is memory of the host."""
-    changed = [use for use in op.inputs if use.storage in op.writes]
-    return all(use.is_cuda for use in (*op.outputs, *changed))
+    changed = [use for use in op.inputs if use.storage in op.writes] if op.writes else ()
+    return all([use.is_cuda for use in (*op.outputs, *changed)])
 
 
 class _Ledger:

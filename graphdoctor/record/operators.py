@@ -85,10 +85,11 @@ class OperatorObserver:
     def after(self, call: Call) -> None:
         """Append the operator."""
         with torch._C.DisableTorchFunction():
-            op = self._op(call)
+            made = list(tensors_of(call.result))
+            infos = [self._table.info(tensor) for tensor in made]
+            op = self._op(call, tuple(map(self._use, made, infos)))
         self.ops.append(op)
-        for tensor in tensors_of(call.result):
-            info = self._table.info(tensor)
+        for info in infos:
             if info not in call.infos:  # an argument was made before
                 info.maker = Maker(self._iteration, op.name, op.location)
 
@@ -106,10 +107,12 @@ class OperatorObserver:
 
     def use(self, tensor: torch.Tensor) -> TensorUse:
         """A tensor as a value."""
-        info = self._table.info(tensor)
+        return self._use(tensor, self._table.info(tensor))
+
+    def _use(self, tensor: torch.Tensor, info: StorageInfo) -> TensorUse:
         return use_of(tensor, info, self._device_of(tensor, info))
 
-    def _op(self, call: Call) -> Op:
+    def _op(self, call: Call, outputs: tuple[TensorUse, ...]) -> Op:
         facts = call.facts
         device = "cuda:0" if call.on_cuda else "cpu"
         place = locate()
@@ -122,6 +125,7 @@ class OperatorObserver:
             later = {"torch::autograd::CopySlices": 1, "AsStridedBackward0": 2}.get(node.name(), 0)
             forward = self._forward_of.get(number) or self._forward_of.get(number - later)
         scopes = self._scopes
+        use = self._use_in(call)
         location, stack, module = place.location, place.stack, scopes.module
         if forward is not None:
             location, stack, module = forward.location, forward.stack, forward.module
@@ -131,12 +135,14 @@ class OperatorObserver:
         op = Op(
             index=len(self.ops),
             name=facts.name,
-            args=tuple([arg_of(value, self.use) for value in call.args]),
+            args=tuple([arg_of(value, use) for value in call.args]),
             kwargs=tuple(
-                (name, Opaque(device) if name == "device" else arg_of(value, self.use))
-                for name, value in call.kwargs.items()
+                [
+                    (name, Opaque(device) if name == "device" else arg_of(value, use))
+                    for name, value in call.kwargs.items()
+                ]
             ),
-            outputs=tuple(self.use(tensor) for tensor in tensors_of(call.result)),
+            outputs=outputs,
             writes=self._writes(call),
             tags=facts.tags,
             phase="optimizer" if scopes.in_optimizer else phase,
@@ -155,6 +161,17 @@ class OperatorObserver:
             # autograd makes an operator's node just before it calls the operator
             self._forward_of.setdefault(torch.autograd._get_sequence_nr() - 1, op)
         return op
+
+    def _use_in(self, call: Call) -> Callable[[torch.Tensor], TensorUse]:
+        """How a tensor among the arguments is found: by what is known of its storage, unless the call may swap it."""
+        if call.facts.written_args or call.facts.written_kwargs:
+            return self.use
+        known = dict(zip(map(id, call.inputs), call.infos, strict=True))
+
+        def use(tensor: torch.Tensor) -> TensorUse:
+            return self._use(tensor, known.get(id(tensor)) or self._table.info(tensor))
+
+        return use
 
     def _kernels(self, call: Call, forward: Op | None) -> int | None:
         """Of a part of what is one call for CUDA: all that it launches, at the first part."""

@@ -104,7 +104,7 @@ def _sentence(words: str) -> str:
 
 
 def _sync_in(op: Op) -> OperatorFact | None:
-    if not any(use.is_cuda for use in op.inputs):
-        return None
     fact = fact_about(op, "waits", "copies", "pins", "refused")
-    return None if fact is None or transfer_of(op) is not None else fact
+    if fact is None or not any(use.is_cuda for use in op.inputs):
+        return None
+    return None if transfer_of(op) is not None else fact

@@ -122,10 +122,13 @@ class Op(Struct, frozen=True, gc=False):
     @property
     def inputs(self) -> tuple[TensorUse, ...]:
         """All tensor arguments, flattened, in order."""
-        found = tensors_in(self.args)
+        args = self.args
         if self.kwargs:
-            found += tensors_in([value for _, value in self.kwargs])
-        return tuple(found)
+            args += tuple([value for _, value in self.kwargs])
+        # Rules ask for those of each operator many times.
+        if tuple not in map(type, args):
+            return tuple([arg for arg in args if type(arg) is TensorUse])
+        return tuple(tensors_in(args))
 
     @property
     def is_view(self) -> bool:
@@ -145,7 +148,7 @@ def _base_name(name: str) -> str:
 def tensors_in(args: Sequence[Arg]) -> list[TensorUse]:
     """The tensors among arguments, in order, also inside lists."""
     found: list[TensorUse] = []
-    for arg in args:  # rules ask for those of each operator many times
+    for arg in args:
         kind = type(arg)
         if kind is TensorUse:
             found.append(arg)  # type: ignore[arg-type]

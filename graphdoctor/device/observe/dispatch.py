@@ -163,50 +163,49 @@ class ObservedMode(DispatchMode):
     ) -> Any:
         profile = paused()
         try:
-            return self._dispatched(func, types, args, kwargs, profile)
+            if types and _wrap_others(types, args, kwargs):
+                return (
+                    NotImplemented  # they are made of plain tensors: their operators will come here
+                )
+            kwargs = kwargs or {}
+            if torch._C._get_dispatch_mode(_FAKE) is not None:
+                return func(*args, **kwargs)  # somebody asks for shapes: nothing runs
+            if isinstance(func, HigherOrderOperator):
+                return self._run_in_parts(in_parts(func), args, kwargs, profile)
+            facts = facts_of(func)
+            if facts.is_marker:
+                return func(*args, **kwargs)
+            if facts.is_composite and not is_whole_for_nested(func, args):
+                return self._run_in_parts(parts_in_order(func), args, kwargs, profile)
+            if (body := self.body_of(func, facts)) is not None:
+                return self._run_in_parts(body, args, kwargs, profile)
+            call = Call(func, facts, args, kwargs)
+            call.infos = [self.table.info(tensor) for tensor in call.inputs]
+            self.place(call)
+            for observer in self.observers:
+                observer.before(call)
+            if profile is not None and not _is_pytorchs(facts):
+                sys.setprofile(profile)  # it may be written in Python
+            self.run(call)
+            for observer in self.observers:
+                observer.after(call)
+            return call.result
         finally:
             if profile is not None:
                 sys.setprofile(profile)
 
-    def _dispatched(
+    def _run_in_parts(
         self,
-        func: Any,
-        types: Any,
+        body: Callable[..., Any],
         args: tuple[Any, ...],
-        kwargs: dict[str, Any] | None,
+        kwargs: dict[str, Any],
         profile: ProfileFunction | None,
     ) -> Any:
-        """`profile` was taken off this thread, and is put back for what may be the user's code."""
-        if types and _wrap_others(types, args, kwargs):
-            return NotImplemented  # they are made of plain tensors: their operators will come here
-        if torch._C._get_dispatch_mode(_FAKE) is not None:
-            return func(*args, **(kwargs or {}))  # somebody asks for shapes: nothing runs
-        if isinstance(func, HigherOrderOperator):
-            if profile is not None:
-                sys.setprofile(profile)
-            with self:  # the operators in it come here
-                return in_parts(func)(*args, **(kwargs or {}))
-        facts = facts_of(func)
-        if facts.is_marker:
-            return func(*args, **(kwargs or {}))
-        if facts.is_composite and not is_whole_for_nested(func, args):
-            body: Callable[..., Any] | None = parts_in_order(func)
-        else:
-            body = self.body_of(func, facts)
-        if profile is not None and (body is not None or not _is_pytorchs(facts)):
+        """The operators in it come here, as those of any other function."""
+        if profile is not None:
             sys.setprofile(profile)
-        if body is not None:
-            with self:  # the operators in it come here, as those of any other function
-                return body(*args, **(kwargs or {}))
-        call = Call(func, facts, args, kwargs or {})
-        call.infos = list(map(self.table.info, call.inputs))
-        self.place(call)
-        for observer in self.observers:
-            observer.before(call)
-        self.run(call)
-        for observer in self.observers:
-            observer.after(call)
-        return call.result
+        with self:
+            return body(*args, **kwargs)
 
     def body_of(self, func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
         """What to run in place of an operator, operator by operator; None for the operator itself."""

@@ -83,27 +83,40 @@ class Geometry(NamedTuple):
         return empty.set_(storage, self.offset + moved, self.shape, self.stride)
 
 
-_DTYPE_NAMES = {
-    value: name.removeprefix("torch.")
-    for value, name in ((v, str(v)) for v in vars(torch).values() if isinstance(v, torch.dtype))
+_DTYPES = {
+    value: (str(value).removeprefix("torch."), value.itemsize)
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype)
 }
 
 
 def use_of(tensor: torch.Tensor, info: StorageInfo, device: str) -> TensorUse:
     """A tensor as a recording has it; `info` is its storage's, `device` its logical device."""
+    dtype, itemsize = _DTYPES[tensor.dtype]
     nested = tensor.is_nested
-    strided = tensor.layout == torch.strided and not nested
+    if tensor.layout is torch.strided and not nested:
+        # By position, without what is the default: there are several for each operator.
+        return TensorUse(
+            info.number,
+            tuple(tensor.shape),
+            tensor.stride(),
+            int(tensor.storage_offset()),
+            dtype,
+            device,
+            itemsize,
+            info.pinned,
+        )
     return TensorUse(
         storage=info.number,
         shape=(tensor.numel(),) if nested else tuple(tensor.shape),
-        stride=tensor.stride() if strided else (),
-        offset=int(tensor.storage_offset()) if strided else 0,
-        dtype=_DTYPE_NAMES[tensor.dtype],
+        stride=(),
+        offset=0,
+        dtype=dtype,
         device=device,
-        itemsize=tensor.dtype.itemsize,
+        itemsize=itemsize,
         pinned=info.pinned,
         nested=nested,
-        sparse="" if strided or nested else _sparse(tensor),
+        sparse="" if nested else _sparse(tensor),
     )
 
 
@@ -162,7 +175,11 @@ class StorageTable:
 
     def info(self, tensor: torch.Tensor) -> StorageInfo:
         """The entry of a tensor's storage, made (on the CPU) if it is not known."""
-        found = self._infos.get(_address(tensor))
+        try:
+            plain = type(tensor) in _PLAIN_TYPES  # as nearly all are
+            found = self._infos.get(_storage_address(tensor) if plain else _address(tensor))
+        except (NotImplementedError, RuntimeError):
+            found = self._infos.get(_address(tensor))
         return found if found is not None else self._add(_storage_of(tensor))
 
     def info_of(self, storage: torch.UntypedStorage) -> StorageInfo | None:

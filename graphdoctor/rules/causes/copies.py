@@ -26,6 +26,8 @@ def transfers(ops: tuple[Op, ...], *, on_gpu: bool = False) -> Iterator[tuple[Tr
     On a GPU, `torch.tensor(data, device="cuda")` hides its copy from observers: all that they see
     is the `lift_fresh` of a tensor that nobody made. The emulated device shows the copy.
     """
+    if not any(transfer_of(op) or (on_gpu and op.base_name == "lift_fresh") for op in ops):
+        return
     makers: dict[int, Op] = {}
     for op in ops:
         if on_gpu and op.base_name == "lift_fresh":
