@@ -21,7 +21,7 @@ def gathered_parameters(roots: Mapping[str, object]) -> Iterator[tuple[str, torc
         return
     from torch.distributed.fsdp import FSDPModule
 
-    for path, value, _ in Walk(roots, with_empty=False):
+    for path, value, _ in Walk(roots):
         if isinstance(value, FSDPModule):
             for tensor in _tensors_of(value._get_fsdp_state()):
                 yield f"{path}, gathered", tensor
@@ -63,7 +63,7 @@ def path_of_ddp(roots: Mapping[str, object]) -> str | None:
         return None
     from torch.nn.parallel import DistributedDataParallel
 
-    walk = Walk(roots, with_empty=False)
+    walk = Walk(roots)
     return next(
         (str(path) for path, one, _ in walk if isinstance(one, DistributedDataParallel)), None
     )

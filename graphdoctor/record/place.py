@@ -66,7 +66,7 @@ def _without_compiler(target: Target, device: AnyDevice) -> Target:
     """On the emulated device compiled code runs as eager: compilers would trace the emulation."""
     if not isinstance(device, EmulatedDevice):
         return target
-    if not any(map(_is_compiled, (value for _, value, _ in Walk(target.roots, with_empty=False)))):
+    if not any(map(_is_compiled, (value for _, value, _ in Walk(target.roots)))):
         is_known = device.passed_compiler_by
         return replace(target, notes=(*target.notes, COMPILED)) if is_known else target
 
@@ -129,7 +129,7 @@ def movable(target: Target) -> Iterator[torch.Tensor]:
     Of all modules and optimizers that the roots lead to: a trainer has its model as an attribute.
     """
     seen: set[int] = set()
-    for _, value, _ in Walk(target.roots, with_empty=False):
+    for _, value, _ in Walk(target.roots):
         for tensor in _of(value):
             if id(tensor) not in seen:
                 seen.add(id(tensor))

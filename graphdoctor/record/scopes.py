@@ -125,7 +125,7 @@ def _outermost(roots: Mapping[str, object]) -> list[tuple[str, torch.nn.Module]]
     found: list[tuple[str, torch.nn.Module]] = []
     inside: set[int] = set()
     with torch._C.DisableTorchFunction():
-        for path, value, _ in Walk(roots, with_empty=False):
+        for path, value, _ in Walk(roots):
             if isinstance(value, torch.nn.Module) and id(value) not in inside:
                 found.append((str(path), value))
                 inside.update(id(module) for module in value.modules() if module is not value)

@@ -177,7 +177,7 @@ def prepare(
         given = _warmed_up(runs, first, before)
     forget_unused_results()  # of states that do not come again
     with scopes.followed():
-        target, warm = settled(target, runs.ran, given=given, device=device)
+        target, warm = settled(target, runs.ran, given=given, device=device, start=before)
     with user_code("making the inputs"):
         missing = iterations - 1 if iterations > FEWEST_REPLAYS else iterations
         others = tuple(target.fresh_inputs() for _ in range(missing))

@@ -145,6 +145,7 @@ def settled(
     *,
     given: Outcome,
     device: Where,
+    start: Snapshot | None = None,
 ) -> tuple[Target, Snapshot | None]:
     """Find out by throw-away runs which inputs may have other values; the others stay as given.
 
@@ -153,7 +154,7 @@ def settled(
     step does not accept are rearranged where that goes: then they are still what somebody would pass. So
     are those in the host's memory that the step takes another path for. On the device they vary all the
     same: who reads them there is found whatever they are. State is afterwards as it was before: as the
-    snapshot has it, where one was taken.
+    snapshot has it, where one was taken. `start` is one of it, where there is one.
     """
     variation = target.variation
     if variation is None or not variation.given:
@@ -164,7 +165,7 @@ def settled(
     variation.keep([path for path in variation.varied if path not in shared])
     if not variation.varied:
         return replace(target, has_fixed_inputs=True), None
-    before = snapshot(target.roots, memory=device.table)
+    before = start or snapshot(target.roots, memory=device.table)
     search = _Search(target, variation, run, before.restore, given, device)
     try:
         found = search.found()

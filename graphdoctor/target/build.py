@@ -143,11 +143,10 @@ def _from_step(
     description: Description, origin: Origin, mode: Mode | None, close: Callable[[], None]
 ) -> Target:
     step = description.subject
-    found = {**description.state, **roots_of(step)}
+    own = roots_of(step)
+    found = {**description.state, **own}
     made = supply(description.inputs or _no_inputs(step), kept=_owned(found))
-    roots = _without_repeats(
-        {**description.state, **_carried(made, step), **roots_of(step), **hooks_of_all()}
-    )
+    roots = _without_repeats({**description.state, **_carried(made, step), **own, **hooks_of_all()})
     is_training = trains(step, roots)
     notes = [*description.notes, *made.notes]
     if mode == "inference" and is_training:

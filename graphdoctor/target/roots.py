@@ -38,8 +38,9 @@ def roots_of(step: object) -> dict[str, object]:
         return {"self": step.__self__, "step": step.__func__}
     named = dict(_bound_arguments(step))
     for path, value, _ in Walk({"step": step}):
-        is_known = any(value is seen for seen in named.values())
-        if path.by is By.NAME and is_stateful(value) and not is_known:
+        if path.by is not By.NAME or not is_stateful(value):
+            continue
+        if not any(value is seen for seen in named.values()):
             named.setdefault(path.own_name, value)
     return {**named, "step": step}
 

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.patches import Patches
-from graphdoctor.target.state.accumulations import is_data_parallel, mark_all, marked
+from graphdoctor.target.state.accumulations import held, is_data_parallel, marked
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.values.figures import joined
 from graphdoctor.values.host_events import DdpOnDefaultStream, EarlierGraph, HostEvent
@@ -83,7 +83,7 @@ def mark_held_accumulations(roots: Mapping[str, object], holders: Sequence[str] 
     is_overridden = getattr(torch._C, "_override_stale_capture_stream", None)
     if is_overridden is not None and is_overridden():
         return
-    if held := _held_by_others(roots):
+    if nodes := _held_by_others(roots):
         variables = tuple(holder for holder in holders if holder.startswith("`"))
         # A variable of the program's own is a root, too: `holders` say on which line it is bound.
         bound = {holder[1:].partition("`")[0] for holder in variables}
@@ -93,10 +93,10 @@ def mark_held_accumulations(roots: Mapping[str, object], holders: Sequence[str] 
             ]
             for node, each in _paths_to_accumulations(named_tensors(roots)).items()
         }
-        names = [*dict.fromkeys(path for node in held for path in paths.get(node, ()))]
+        names = [*dict.fromkeys(path for node in nodes for path in paths.get(node, ()))]
         more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
         of_model = (*names[:_NAMED], *more)
-        for node in held:
+        for node in nodes:
             by = (*variables, *of_model) if variables or paths.get(node) else tuple(holders)
             node.metadata[_KEPT_BY] = by or ("a tensor from before",)
 
@@ -122,24 +122,18 @@ def drop_unreachable_accumulations(roots: Mapping[str, object]) -> None:
 
     A collection takes as long as several steps, so it runs only if something holds such a node.
     """
-    if _held(roots):
+    if held(roots, _LOOKED):
         gc.collect()
 
 
 def _held_by_others(roots: Mapping[str, object]) -> list[Any]:
     """The accumulations that something else than DistributedDataParallel keeps alive."""
-    if not _held(roots):
+    if not held(roots, _LOOKED):
         return []
     gc.collect()  # what nobody reaches holds them no longer than until Python looks
-    held = _held(roots)
-    parallel = _parameters_of_data_parallel() if held else set()
-    return [node for node in held if node.variable not in parallel]
-
-
-def _held(roots: Mapping[str, object]) -> list[Any]:
-    """The accumulations that outlive a look at them."""
-    mark_all(roots, _LOOKED)
-    return marked(roots, _LOOKED)
+    nodes = held(roots, _LOOKED)
+    parallel = _parameters_of_data_parallel() if nodes else set()
+    return [node for node in nodes if node.variable not in parallel]
 
 
 def _parameters_of_data_parallel() -> set[torch.Tensor]:

@@ -163,7 +163,7 @@ def modules_by_path(roots: Mapping[str, object]) -> dict[str, torch.nn.Module]:
     """Every module that the roots reach; the outermost may have the path ""."""
     found: dict[int, torch.nn.Module] = {}
     with torch._C.DisableTorchFunction():
-        for _, value, _ in Walk(roots, with_empty=False):
+        for _, value, _ in Walk(roots):
             if isinstance(value, torch.nn.Module):
                 found.update((id(module), module) for module in value.modules())
     return {path: found[key] for key, path in module_paths(roots).items() if key in found}

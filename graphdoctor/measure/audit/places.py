@@ -485,7 +485,7 @@ class VariablesWalk(Walk):
     """
 
     def __init__(self, variables: Mapping[str, object]) -> None:
-        super().__init__(variables, with_empty=False)
+        super().__init__(variables)
         self._held = {id(value) for value in variables.values()}
 
     def children(self, visit: Visit) -> Iterable[Visit]:

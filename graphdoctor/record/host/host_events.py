@@ -85,7 +85,7 @@ def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
     some, and for the Python state that was seen to change.
     """
     roots = session.target.roots
-    known = _generators_among([value for _, value, _ in Walk(roots, with_empty=False)])
+    known = _generators_among([value for _, value, _ in Walk(roots)])
     with session.from_the_start(capturing=True), _drawn_from(known) as drawn:
         seen = _watched(session, [])
     if _name_draws(seen.names):

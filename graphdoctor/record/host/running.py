@@ -31,7 +31,7 @@ class Running:
 
     def __init__(self, roots: Mapping[str, object]) -> None:
         self._held: dict[int, tuple[str, Iterator[object]]] = {}
-        for path, value, _ in Walk(roots, with_empty=False):
+        for path, value, _ in Walk(roots):
             if _is_running(value):
                 self._held.setdefault(id(value), (str(path), value))  # type: ignore[arg-type]
         self._before = {key: position(held) for key, (_, held) in self._held.items()}

@@ -78,7 +78,7 @@ def trends(first: Moment, second: Moment, third: Moment) -> list[Trend]:
 def numbers_in(roots: Mapping[str, object]) -> list[int]:
     """Whole numbers in the state, keys included: a counter may be compared with them."""
     found: dict[int, None] = {}
-    for _, value, shown in Walk(roots, with_empty=False):
+    for _, value, shown in Walk(roots):
         if shown and isinstance(value, deque) and value.maxlen is not None:
             found.setdefault(value.maxlen)
         elif shown and isinstance(value, dict) and not counts_for_itself(value):

@@ -29,7 +29,7 @@ def tops_of(roots: Mapping[str, object]) -> dict[str, torch.nn.Module]:
     """The modules that no other module contains, by path."""
     found: dict[str, torch.nn.Module] = {}
     inside: set[int] = set()
-    for path, value, _ in Walk(roots, with_empty=False):
+    for path, value, _ in Walk(roots):
         if isinstance(value, torch.nn.Module) and id(value) not in inside:
             found[str(path)] = value
             inside.update(id(module) for module in value.modules() if module is not value)

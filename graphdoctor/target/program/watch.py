@@ -197,7 +197,7 @@ class StepsOfCode:
         holder = frame.f_locals.get("self")
         key = id(frame.f_code), id(holder)
         if key not in self._modules:
-            reached = (value for _, value, _ in Walk(step.values(frame), with_empty=False))
+            reached = (value for _, value, _ in Walk(step.values(frame)))
             modules = [each for each in reached if isinstance(each, torch.nn.Module)]
             self._modules[key] = holder, modules
         return tuple(each.training for each in self._modules[key][1])

@@ -5,7 +5,7 @@ Autograd makes such a node where there is none, and what hangs on it keeps it: a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,17 +17,19 @@ from graphdoctor.target.state.walk import Walk
 _SEEN = "graphdoctor: seen when the step before began"
 
 
-def accumulations(roots: Mapping[str, object]) -> list[Any]:
-    """The nodes of all parameters; those that nobody holds are made now, and die with the list.
-
-    None of DistributedDataParallel, which holds them itself, made on the stream on which it was.
-    """
+def _leaves(roots: Mapping[str, object]) -> list[torch.Tensor]:
+    """The parameters; none of DistributedDataParallel, which holds their nodes, made on the stream on which it was."""
     leaves = []
     for _, value, _ in Walk(roots):
         if is_data_parallel(type(value)):
             return []
         if isinstance(value, torch.Tensor) and value.is_leaf and value.requires_grad:
             leaves.append(value)
+    return leaves
+
+
+def _accumulations(leaves: Sequence[torch.Tensor]) -> list[Any]:
+    """The nodes of parameters; those that nobody holds are made now, and die with the list."""
     with _disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
         return [node for leaf in leaves if (node := _node_of(leaf)) is not None]
 
@@ -40,13 +42,28 @@ def is_data_parallel(kind: type) -> bool:
 
 def mark_all(roots: Mapping[str, object], key: str = _SEEN) -> None:
     """Leave a mark on each, which is gone with the node where nobody holds that."""
-    for node in accumulations(roots):
+    _mark(_leaves(roots), key)
+
+
+def _mark(leaves: Sequence[torch.Tensor], key: str) -> None:
+    for node in _accumulations(leaves):
         node.metadata[key] = True
 
 
 def marked(roots: Mapping[str, object], key: str = _SEEN) -> list[Any]:
     """Those that still have the mark, which is taken off."""
-    return [node for node in accumulations(roots) if node.metadata.pop(key, None)]
+    return _marked(_leaves(roots), key)
+
+
+def _marked(leaves: Sequence[torch.Tensor], key: str) -> list[Any]:
+    return [node for node in _accumulations(leaves) if node.metadata.pop(key, None)]
+
+
+def held(roots: Mapping[str, object], key: str) -> list[Any]:
+    """Those that outlive a look at them, for which `key` is a mark of its own."""
+    leaves = _leaves(roots)
+    _mark(leaves, key)
+    return _marked(leaves, key)
 
 
 def _node_of(leaf: torch.Tensor) -> Any:

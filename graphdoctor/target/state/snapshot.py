@@ -69,7 +69,7 @@ def snapshot(roots: Mapping[str, object], *, memory: Memory = USERS_MEMORY) -> S
     limits: list[str] = []
     saving = Saving(memory)
     with plain_torch():
-        for path, value, _ in Walk(roots):
+        for path, value, _ in Walk(roots, with_empty=True):
             kind = kind_of(value)
             saved.extend(kind.save(value, saving))
             if kind.is_iterator:
@@ -87,7 +87,7 @@ def named_tensors(
     """Every tensor that the roots reach, by path, such as "model.weight.grad"."""
     tensors: dict[str, torch.Tensor] = {}
     with plain_torch():
-        for path, value, _ in Walk(roots, with_empty=False):
+        for path, value, _ in Walk(roots):
             if isinstance(value, torch.Tensor) and (with_gradients or not path.is_gradient):
                 tensors[unused(str(path), tensors)] = value
     return tensors
@@ -105,7 +105,7 @@ def named_state(
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, Value] = {}
     with plain_torch():
-        for path, value, shown in Walk(roots, with_empty=False, leaves=leaves):
+        for path, value, shown in Walk(roots, leaves=leaves):
             if isinstance(value, torch.Tensor):
                 if with_gradients or not path.is_gradient:
                     tensors[unused(str(path), tensors)] = value
@@ -144,7 +144,7 @@ class Reader(NamedTuple):
 
 def readers_of(roots: Mapping[str, object], paths: Container[str]) -> Iterator[Reader]:
     """For each of these paths; none for what torch's own classes keep."""
-    walk = Walk(roots, with_empty=False)
+    walk = Walk(roots)
     for visit in walk:
         if kind_of(visit.value).is_scalar or counts_for_itself(visit.value):
             continue

@@ -6,7 +6,7 @@ import dis
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache
 from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
 
@@ -32,7 +32,7 @@ def global_names(function: FunctionType) -> Iterator[tuple[Namespace, tuple[str,
     """
     if not is_user_file(function.__code__.co_filename):
         return
-    names, attributes = _global_names(function.__code__), mentioned(function.__code__)
+    names, attributes = _names_in(function.__code__)
     yield function.__globals__, names
     for found in _candidates(function, names):
         if not isinstance(found, ModuleType):
@@ -89,9 +89,23 @@ def mentioned(code: CodeType) -> tuple[str, ...]:
     return tuple(names)
 
 
-@lru_cache(maxsize=4096)
+# By identity, held with its code: a code object's own hash is computed from all that it holds each time.
+_NAMES: dict[int, tuple[CodeType, tuple[str, ...], tuple[str, ...]]] = {}
+_MOST_KNOWN = 4096
+
+
+def _names_in(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Its global names, and all that it mentions. Each walk asks for those of each function."""
+    known = _NAMES.get(id(code))
+    if known is None:
+        if len(_NAMES) >= _MOST_KNOWN:
+            _NAMES.clear()
+        known = _NAMES[id(code)] = (code, _global_names(code), mentioned(code))
+    return known[1:]
+
+
 def _global_names(code: CodeType) -> tuple[str, ...]:
-    """The same without names of attributes alone."""
+    """The same as `mentioned`, without names of attributes alone."""
     names: dict[str, None] = {}
     for each in _with_nested(code):
         named = (i for i in dis.get_instructions(each) if i.opcode in dis.hasname)

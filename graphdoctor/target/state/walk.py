@@ -17,7 +17,7 @@ class Walk:
         self,
         roots: Mapping[str, object],
         *,
-        with_empty: bool = True,
+        with_empty: bool = False,
         without: Iterable[object] = (),
         leaves: Container[int] = (),
     ) -> None:

@@ -36,7 +36,7 @@ class Digest(NamedTuple):
 class Surroundings(Protocol):
     """What a walk knows when it looks into an object."""
 
-    with_empty: bool  # a module's empty dictionaries of hooks, a dozen of them
+    with_empty: bool  # whether it visits a module's empty dictionaries of hooks, a dozen of them
 
     def name_of(self, key: object) -> str | None:
         """The path of a tensor that the walk has visited."""
