@@ -135,6 +135,17 @@ def test_errors_of_one_fix_are_one_block_with_the_lines_of_all_steps() -> None:
     assert "1 error in 3 places." in page
 
 
+def test_a_line_with_two_cures_in_two_steps_is_one_block_with_the_first() -> None:
+    other = replace(HOST_READ, fix="Do something else.")
+    steps = (
+        step_of(replace(COMPARED, findings=(HOST_READ,))),
+        step_of(replace(COMPARED, findings=(other,))),
+    )
+    page = program_page.render(of_program(*steps), Look(base=BASE))
+    assert page.count("error[GD101]: steps 1 and 2: ") == 1
+    assert "Keep the decision" in page and "something else" not in page
+
+
 def test_an_error_in_the_captured_step_is_fixed_before_the_change_is_tried() -> None:
     """Its capture would be refused, and the change left out; the diff is made from the lines after the fix."""
     changed = replace(step_of(COMPARED), change="replay the step", cured=("GD204",))

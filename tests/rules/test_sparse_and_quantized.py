@@ -41,6 +41,50 @@ def graph_convolution(*, gathered: bool) -> object:
     return SimpleNamespace(step=step, inputs=(torch.randn(8, 4, device="cuda"),), state=state)
 
 
+class Spmm(torch.autograd.Function):
+    """As that of pyGAT."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.a = a
+        return torch.matmul(a, b)
+
+    @staticmethod
+    def backward(ctx, grad):
+        a = ctx.a
+        return None, a.t().matmul(grad)
+
+
+class GatheredSpmm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.a = a
+        rows, cols = a._indices()
+        terms = a._values()[:, None] * b.index_select(0, cols)
+        return b.new_zeros(a.size(0), b.size(1)).index_add(0, rows, terms)
+
+    @staticmethod
+    def backward(ctx, grad):
+        a = ctx.a
+        cols, rows = a._indices()
+        terms = a._values()[:, None] * grad.index_select(0, cols)
+        return None, grad.new_zeros(a.size(1), grad.size(1)).index_add(0, rows, terms)
+
+
+def own_function(*, gathered: bool) -> object:
+    layer = nn.Linear(4, 4).cuda()
+    edges = adjacency().t()
+
+    def step(x):
+        layer.zero_grad()
+        loss = (GatheredSpmm if gathered else Spmm).apply(edges, layer(x)).square().mean()
+        loss.backward()
+        return loss
+
+    state = [layer, edges]
+    return SimpleNamespace(step=step, inputs=(torch.randn(8, 4, device="cuda"),), state=state)
+
+
 def made_in_the_step(*, gathered: bool) -> object:
     edges = torch.randint(0, 8, (2, 5), device="cuda")
     weights = torch.randn(5, device="cuda")
@@ -137,6 +181,13 @@ PAIRS = [
         lambda: graph_convolution(gathered=True),
     ),
     (
+        lambda: own_function(gathered=False),
+        """Compute the product with `index_add`:
+
+    rows, cols = a._indices()""",
+        lambda: own_function(gathered=True),
+    ),
+    (
         lambda: made_in_the_step(gathered=False),
         """`_values()` has no gradient: in its place, use the tensor of values""",
         lambda: made_in_the_step(gathered=True),
@@ -180,6 +231,20 @@ def test_the_product_of_the_fix_has_the_values_of_the_sparse_one(product) -> Non
         step, inputs = both()
         one, other = step(*inputs)
         torch.testing.assert_close(one, other)
+
+
+def test_the_fix_of_a_transposed_factor_exchanges_its_indices() -> None:
+    def described() -> object:
+        edges = adjacency()
+
+        def step(x):
+            return edges.t().matmul(x)
+
+        return step, (torch.randn(8, 4, device="cuda"),)
+
+    (fix,) = [one.fix for one in diagnosed(described).findings if one.rule == "GD114"]
+    assert "    cols, rows = edges._indices()\n" in fix
+    assert "product = x.new_zeros(edges.size(1), x.size(1))\n" in fix
 
 
 def test_a_product_of_two_sparse_matrices_waits_for_the_size_of_its_result() -> None:

@@ -20,7 +20,7 @@ from graphdoctor.values.finding import (
     caller_of,
     severity_of,
 )
-from graphdoctor.values.locations import place_text, places_text
+from graphdoctor.values.locations import Columns, Location, place_text, places_text
 from graphdoctor.values.report import Report
 from graphdoctor.values.speed import NextFix
 
@@ -60,8 +60,24 @@ def entries_of(step: int, findings: tuple[Finding, ...]) -> list[Entry]:
 
 
 def causes_of(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Entries with one cure together, in the order of the first of each."""
-    return by_cure(entries, lambda entry: entry.finding)
+    """Entries with one cure together, in the order of the first of each.
+
+    A line has one cure: steps that give it different advice share that of the first.
+    """
+    causes: list[list[Entry]] = []
+    at: dict[tuple[str, Location, Columns | None], list[Entry]] = {}
+    for group in by_cure(entries, lambda entry: entry.finding):
+        places = [
+            (one.finding.rule, one.finding.location, one.finding.columns)
+            for one in group
+            if one.step and one.finding.location is not None
+        ]
+        cause = next((at[place] for place in places if place in at), None)
+        if cause is None:
+            causes.append(cause := [])
+        cause += group
+        at |= {place: cause for place in places if place not in at}
+    return causes
 
 
 def write_findings(
@@ -72,7 +88,6 @@ def write_findings(
     `reports`, by step, have the speedup after a fix; a step that the page's change captures has that of the change.
     """
     shown = Counter[int]()
-    is_in_lines = False
     for number, cause in enumerate(causes):
         step, finding = cause[0]
         is_note = severity_of(finding) == "note"
@@ -83,8 +98,7 @@ def write_findings(
         if is_full:
             _write_cause(page, cause, reports)
         else:
-            _write_in_a_line(page, cause, first=not is_in_lines)
-        is_in_lines = not is_full
+            _write_in_a_line(page, cause)
 
 
 def write_wrong_replay(page: Page, report: Report, *, prefix: str = "") -> None:
@@ -228,13 +242,13 @@ def _places(findings: Iterable[Finding], page: Page, *, most: int | None = None)
     return places_text((one.location for one in findings), page.look.base, most=most)
 
 
-def _write_in_a_line(page: Page, cause: Sequence[Entry], *, first: bool) -> None:
+def _write_in_a_line(page: Page, cause: Sequence[Entry]) -> None:
     """The headline and the lines, without code; of a note also what follows the headline.
 
     A note is about the step as a whole, so its reason is in the message, not in the code.
     """
     finding, *others = unique_places(cause)
-    page.blank() if first or severity_of(finding) == "note" else None
+    page.blank()
     headline, rest = headline_of(finding)
     page.wrapped(
         (title_of(finding), SEVERITY_STYLES[severity_of(finding)]),
