@@ -22,10 +22,11 @@ _NUMBERS = frozenset({"float", "int", "bool"})
 _SAME = frozenset({"detach", "cpu", "data"})  # launch nothing that a graph could spare
 # What is not computed in each run of the statement, or not once.
 _ELSEWHERE = (ast.JoinedStr, ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)
-_COMPUTES = (ast.Call, ast.BinOp, ast.Compare, ast.UnaryOp)
+_COMPUTES = (ast.Call, ast.BinOp, ast.Compare, ast.UnaryOp, ast.Subscript)
+_FIXED = (ast.Constant, ast.Slice, ast.Tuple, ast.UnaryOp, ast.USub, ast.expr_context)  # an index
 _PARTS = (
-    *(*_COMPUTES, ast.Name, ast.Attribute, ast.Constant, ast.keyword),
-    *(ast.operator, ast.cmpop, ast.unaryop, ast.expr_context),
+    *(*_COMPUTES, *_FIXED, ast.Name, ast.Attribute, ast.keyword),
+    *(ast.operator, ast.cmpop, ast.unaryop),
 )
 
 
@@ -55,6 +56,16 @@ def with_values_apart(
                 break
     assigned = "".join(f"{name} = {expression}\n" for name, expression in computed.items())
     return assigned, with_places(code, places)
+
+
+def computes_figures(statement: ast.stmt, known: AbstractSet[str], made: AbstractSet[str]) -> bool:
+    """Whether it only binds variables to what the GPU can compute of tensors that were `made`."""
+    if not isinstance(statement, ast.Assign) or not _launches(statement.value):
+        return False
+    loaded = Names([ast.Expr(statement.value)]).loaded
+    targets = [n for target in statement.targets for n in ast.walk(target)]
+    is_bound = all(isinstance(n, (ast.Name, ast.Tuple, ast.expr_context)) for n in targets)
+    return is_bound and loaded <= known and bool(loaded & made)
 
 
 def always_waits(call: ast.Call) -> bool:
@@ -100,8 +111,10 @@ def _launches(value: ast.expr) -> bool:
         value = inner.value
     nodes = [*ast.walk(value)]
     calls = [each for each in nodes if isinstance(each, ast.Call)]
+    indices = [each.slice for each in nodes if isinstance(each, ast.Subscript)]
     return (
         isinstance(value, _COMPUTES)
+        and all(isinstance(n, _FIXED) for index in indices for n in ast.walk(index))
         and all(isinstance(each, _PARTS) for each in nodes)
         and all(is_of_tensors(each) and not always_waits(each) for each in calls)
     )

@@ -10,10 +10,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from graphdoctor.source.trees import last_name
+from graphdoctor.source.trees import calls_in, last_name
 from graphdoctor.strategies.patch.drawn_batches import drawn_first, source_segment
 from graphdoctor.strategies.patch.edits.edit import NoProposal
-from graphdoctor.strategies.patch.read_values import READS, with_values_apart
+from graphdoctor.strategies.patch.read_values import READS, computes_figures, with_values_apart
 from graphdoctor.strategies.patch.source import Place, with_places
 from graphdoctor.target.program.names import Names
 
@@ -106,7 +106,7 @@ def parts_of(statements: Sequence[ast.stmt], text: str, reads: set[int]) -> Part
     if leaves(rest):
         raise NoProposal("a statement of it leaves its loop or function")
     drawing, drawn, bound = "", "", frozenset[str]()
-    taken = {n.id for s in statements for n in ast.walk(s) if isinstance(n, ast.Name)}
+    taken = _names_in(statements)
     for index, statement in enumerate(rest):
         if (found := drawn_first(statement, text, taken)) is not None:
             source.codes[found.loop] = source.comments(statement) + found.code
@@ -124,6 +124,34 @@ def parts_of(statements: Sequence[ast.stmt], text: str, reads: set[int]) -> Part
         drawn=drawn,
         bound=bound,
     )
+
+
+def figures_below(step: Sequence[ast.stmt], below: Sequence[ast.stmt], text: str) -> int:
+    """How many statements below a step compute figures of its tensors, such as an accuracy, and read them each time.
+
+    0 for a step with branches that are groups: those are its last statements.
+    """
+    source, names = _Source(text), Names(step)
+    made, known = {*names.stored}, names.loaded | names.stored | source.imported
+    known -= _bound_to_next(step, text)
+    functions, read = functions_of(text), set[str]()
+    if any(_is_branch(s) and (_steps(s) or updates(s, functions)) for s in step):
+        return 0
+    found, computes = 0, False
+    for number, statement in enumerate(below, start=1):
+        own = Names([statement])
+        if computes_figures(statement, known, made) and not own.stored & read:
+            made, known, computes = made | own.stored, known | own.stored, True
+        elif _counts(statement, [*step, *below]):
+            read |= own.loaded | own.stored
+        elif isinstance(statement, (ast.Expr, ast.AugAssign)) and _is_shown(statement, set()):
+            read |= own.loaded | own.stored
+            figures, _ = with_values_apart(ast.unparse(statement), known, made, frozenset())
+            if figures or (computes and own.loaded & made):
+                found = number
+        else:
+            break
+    return found
 
 
 def as_one_group(statements: Sequence[ast.stmt], text: str) -> Parts:
@@ -190,6 +218,7 @@ def _without_shown(
             rest.insert(0, statement)
     names = Names(rest)
     known = (names.loaded | names.stored | source.imported) - Names(apart.values()).stored
+    known -= _bound_to_next(statements, source.text)
     functions = functions_of(source.text)
     kept: list[ast.stmt] = []
     shown: list[ast.stmt] = []
@@ -217,6 +246,17 @@ def _shown_inside(statement: ast.stmt, later: Names, reads: set[int]) -> ast.stm
         return None
     last = statement.body[-1]
     return last if _is_free_of(last, later) and _is_shown(last, reads) else None
+
+
+def _bound_to_next(statements: Sequence[ast.stmt], text: str) -> frozenset[str]:
+    """Variables that are the next step's batch after the step, and the last one's in its function."""
+    taken = _names_in(statements)
+    drawn = (drawn_first(statement, text, taken) for statement in statements)
+    return next((each.bound for each in drawn if each is not None), frozenset())
+
+
+def _names_in(statements: Iterable[ast.stmt]) -> set[str]:
+    return {n.id for s in statements for n in ast.walk(s) if isinstance(n, ast.Name)}
 
 
 def _is_free_of(statement: ast.stmt, later: Names) -> bool:
@@ -447,11 +487,23 @@ def _is_shown(statement: ast.stmt, reads: set[int]) -> bool:
 
 
 def _counts(statement: ast.stmt, all_statements: Sequence[ast.stmt]) -> bool:
-    """Whether it adds to a variable what no other statement of the step makes, as `seen += batch_size` does."""
+    """Whether it adds to a variable what no other statement of the step makes, as `seen += x.size(0)` does."""
     if not isinstance(statement, ast.AugAssign) or not isinstance(statement.target, ast.Name):
         return False
     made = Names([each for each in all_statements if each is not statement]).stored
-    return not called(statement) and not Names([statement]).loaded & made
+    counted = _WithoutShapes().visit(copy.deepcopy(statement))
+    return not called(counted) and not Names([counted]).loaded & made
+
+
+class _WithoutShapes(ast.NodeTransformer):
+    """An expression with a number in the place of each size of a tensor."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        is_size = last_name(node.func) in ("size", "len", "numel") and len([*calls_in(node)]) == 1
+        return ast.Constant(1) if is_size else self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        return ast.Constant(1) if node.attr == "shape" else self.generic_visit(node)
 
 
 def _is_of_numpy(statement: ast.stmt) -> bool:

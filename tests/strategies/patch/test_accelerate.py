@@ -42,6 +42,6 @@ def test_a_loop_with_accelerate_becomes_a_captured_step(tmp_path: Path) -> None:
     report = tried_in(file, patched(file))
     assert report.patch is not None and report.patch.status == "same results", report.patch
     assert "+        loss = train_step(x, y)\n" in report.patch.diff
-    assert "weights after 36 steps: they differ by" in report.patch.tried
+    assert "after 36 steps" in report.patch.tried
     replays = int(report.patch.tried.rpartition(" calls were replayed")[0].split()[-1])
     assert replays >= 24

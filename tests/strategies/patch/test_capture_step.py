@@ -146,6 +146,7 @@ for it in range(2):
         x, y = get_batch()
         loss.backward()
     optimizer.step()
+    print(x.mean().item())
     optimizer.zero_grad()  # last
     print(it, loss.item(), x.sum().item())
 """,
@@ -345,6 +346,45 @@ for i, (x, y) in enumerate(data):
     norm = round(out.norm().item(), 3)
     optimizer.step()  # last
 print(accuracies, right, norm)
+""",
+    "an accuracy below the step": HEAD
+    + """\
+train_loss, total, correct, accuracies = 0.0, 0, 0, []
+for i, (x, y) in enumerate(data):
+    out = model(x)  # first
+    loss = nn.functional.cross_entropy(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()  # last
+
+    train_loss += loss.item()
+    # Over all classes.
+    _, predicted = out.max(1)
+    total += y.size(0)
+    correct += predicted.eq(y).sum().item()
+    top = out.topk(2, 1)[1]
+    accuracies.append((top[:, 0] == y).float().mean().item())
+    if i % 2 == 0:
+        print(train_loss, total, correct)
+print(accuracies)
+""",
+    "an accuracy that a function with a step returns": HEAD
+    + """\
+accuracies = []
+
+
+def update(x, y):
+    out = model(x)  # first
+    loss = nn.functional.cross_entropy(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()  # last
+    accuracies.append((out.argmax(1) == y).float().mean().item())
+    return loss
+
+
+for x, y in data:
+    print(update(x, y).item(), accuracies)
 """,
     "a figure below a branch that steps an optimizer": HEAD
     + """\
@@ -752,6 +792,25 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
         "        print(out.mean().item())",
         "    norm = round(norm.item(), 3)",
     ]
+    below = body("an accuracy below the step")
+    assert below[6:11] == [
+        "    # Over all classes.",
+        "    _, predicted = out.max(1)",
+        "    step_correct = predicted.eq(y).sum()",
+        "    top = out.topk(2, 1)[1]",
+        "    accuracy = (top[:, 0] == y).float().mean()",
+    ]
+    assert below[11] == "    return loss, step_correct, accuracy"
+    call = below.index("    loss, step_correct, accuracy = train_step(x, y)")
+    assert below[call + 1 : call + 5] == [
+        "    train_loss += loss.item()",
+        "    total += y.size(0)",
+        "    correct += step_correct.item()",
+        "    accuracies.append(accuracy.item())",
+    ]
+    returned = body("an accuracy that a function with a step returns")
+    assert returned[0] == "def train_step(x, y):"
+    assert "    accuracies.append(accuracy.item())" in returned
     below = body("a figure below a branch that steps an optimizer")
     assert "    print(out.mean().item(), loss.item())" in below
     host = body("a weight that changes and indices of NumPy")

@@ -6,6 +6,7 @@ import ast
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import CodeType
 
@@ -18,6 +19,7 @@ from graphdoctor.strategies.patch.edits.averages_at_once import (
 from graphdoctor.strategies.patch.edits.drawn_in_functions import with_draws_given
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.edits.unchecked_distributions import unchecked_distributions
+from graphdoctor.strategies.patch.read_values import READS
 from graphdoctor.strategies.patch.source import (
     Above,
     At,
@@ -32,6 +34,7 @@ from graphdoctor.strategies.patch.step_parts import (
     Group,
     Parts,
     called,
+    figures_below,
     functions_of,
     leaves,
     parts_of,
@@ -93,12 +96,11 @@ class CaptureStep:
         text = source_of(file)
         span = span_of_step(text, step)
         updated = _with_updates(span, text)
-        try:
-            return self._proposal(step, text, updated)
-        except NoProposal:
-            if updated is span:
-                raise
-            return self._proposal(step, text, span)
+        wider = (_with_figures(updated, text), updated)
+        for each in (each for each in wider if each is not span):
+            with suppress(NoProposal):
+                return self._proposal(step, text, each)
+        return self._proposal(step, text, span)
 
     def _proposal(self, step: ProgramStep, text: str, span: Span) -> Proposal:
         assert step.report is not None
@@ -213,6 +215,15 @@ def _with_updates(span: Span, text: str) -> Span:
     return replace(span, last=last, last_line=span.block[last].end_lineno or 0)
 
 
+def _with_figures(span: Span, text: str) -> Span:
+    """With the statements just below that compute and read figures in each step, such as an accuracy."""
+    taken = figures_below(_statements(span), span.block[span.last + 1 :], text)
+    if not taken:
+        return span
+    last = span.last + taken
+    return replace(span, last=last, last_line=span.block[last].end_lineno or 0)
+
+
 def codes_in(code: CodeType) -> Iterable[CodeType]:
     yield code
     for each in code.co_consts:
@@ -240,7 +251,9 @@ def _whole_function(span: Span) -> ast.FunctionDef | None:
     returns = len(after) <= 1 and all(
         isinstance(each, ast.Return) and not called(each) for each in after
     )
-    return owner if is_bare and returns and not leaves(_statements(span)) else None
+    adds = [s for s in _statements(span) if isinstance(s, (ast.Expr, ast.AugAssign))]
+    reads = any(called(each) & READS for each in adds)
+    return owner if is_bare and returns and not reads and not leaves(_statements(span)) else None
 
 
 @dataclass(frozen=True, slots=True)
