@@ -150,14 +150,9 @@ def _no_replay(changed: Run) -> str:
 
 
 def _compared_lines(plain: Run, changed: Run) -> list[tuple[str, str]]:
-    """Those of both; where one was stopped, what it printed until then, in whole lines.
-
-    A captured function that steps several optimizers in turn counts all of their steps as the first one's, and is
-    stopped before the program as it is, which ends.
-    """
+    """Those of both; where one was stopped, what it printed until then, in whole lines."""
     one, other = _lines(plain), _lines(changed)
-    is_cut = changed.was_stopped and not plain.was_stopped
-    if plain.has_ended and changed.has_ended and not is_cut:
+    if plain.has_ended and changed.has_ended:
         most = max(len(one), len(other))
         one, other = one + [""] * (most - len(one)), other + [""] * (most - len(other))
     return list(zip(one, other, strict=False))

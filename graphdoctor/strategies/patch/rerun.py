@@ -184,6 +184,9 @@ class _Counted:
         self._timed_from = 0
         self._inside = -1  # steps in the call of a captured step that runs now; -1: none does
         self._of_call: dict[int, int] = {}  # steps that a call makes, by captured step
+        self._is_of_first: dict[
+            int, bool
+        ] = {}  # whether its last eager call made any, by captured step
         self._captured: object = None  # the program's own graph that is captured now
         self._of_graph: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # steps of a replay
 
@@ -221,17 +224,24 @@ class _Counted:
             self._inside += 1
 
     def around(self, step: Tallied, call: Callable[[], object]) -> object:
-        """Make a call of a captured step. The first one runs eagerly, and tells what a replay stands for."""
+        """Make a call of a captured step. The first one runs eagerly, and tells what a replay stands for.
+
+        One function may step the optimizer of one layer after another: whether it is the first optimizer's is what
+        its last eager call did.
+        """
         self.calls[step.name] += 1
         if self._of_call.get(id(step), 0):
             self._begin()
-        self._inside = 0
+        self._inside, replayed = 0, step.replayed
         try:
             return call()
         finally:
             steps, self._inside = self._inside, -1
-            if steps := self._of_call.setdefault(id(step), steps):
-                self._add(steps)
+            most = self._of_call.setdefault(id(step), steps)
+            if step.replayed == replayed:
+                self._is_of_first[id(step)] = steps > 0
+            if most and self._is_of_first.get(id(step), False):
+                self._add(most)
 
     def captures(self, graph: object) -> None:
         """A capture begins."""

@@ -29,13 +29,6 @@ def test_equal_text_and_weights_are_the_same_results() -> None:
     )
 
 
-def test_a_changed_run_that_was_stopped_sooner_is_compared_until_then() -> None:
-    stopped = replace(CHANGED, printed="step 0 loss 1.5000\n", was_stopped=True, steps=1)
-    assert likeness(PLAIN, stopped).sentence.startswith("printed output is identical (1 line,")
-    assert not likeness(replace(PLAIN, was_stopped=True), stopped).is_same
-    assert not likeness(PLAIN, replace(stopped, printed="step 0 loss 1.6\n")).is_same
-
-
 @pytest.mark.parametrize(
     "pair",
     [

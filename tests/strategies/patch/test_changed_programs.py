@@ -198,6 +198,44 @@ with torch.no_grad():
 """
 
 
+LAYER_BY_LAYER = """\
+import torch
+import graphdoctor
+
+
+class Layer(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(8, 8, device="cuda")
+        self.optimizer = torch.optim.SGD(self.parameters(), 0.1)
+
+
+@graphdoctor.capture
+def train_step(layer, x):
+    layer.optimizer.zero_grad()
+    loss = layer(x).square().mean()
+    loss.backward()
+    layer.optimizer.step()
+    return loss
+
+
+x = torch.randn(4, 8, device="cuda")
+for layer in [Layer(), Layer()]:
+    for _ in range(40):
+        loss = train_step(layer, x)
+    print(loss.item())
+"""
+
+
+def test_steps_of_one_function_count_for_the_optimizer_that_takes_them(tmp_path: Path) -> None:
+    """The forward-forward example: the run was stopped at 50 steps, 10 of which were the second layer's."""
+    (tmp_path / "layers.py").write_text(LAYER_BY_LAYER)
+    task = Task(Program(str(tmp_path / "layers.py")), str(tmp_path), "emulated", "h100", MOST_STEPS)
+    with reruns(60.0) as run:
+        ended = run(task)
+    assert (ended.failure, ended.steps, ended.was_stopped) == ("", 40, False)
+    assert ended.replays > 60 and len(ended.printed.splitlines()) == 2
+
+
 def test_a_change_that_shows_in_what_is_printed_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(REFUSED)
