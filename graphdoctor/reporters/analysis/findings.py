@@ -259,7 +259,9 @@ def _write_in_a_line(page: Page, cause: Sequence[Entry]) -> None:
     page.hanging(
         "  --> ", _places([finding, *others], page, most=most), style="cyan", head_style="blue"
     )
-    fix = " ".join(next(blocks(finding.fix), "").split()).partition(". ")[0].rstrip(".:")
+    fix = " ".join(next(blocks(finding.fix), "").split()).partition(". ")[0].rstrip(".")
+    if fix.endswith(":"):
+        fix = f"{fix[:-1]} (--all shows the code)"
     if severity_of(finding) != "note":
         page.hanging("  = fix:  ", fix, head_style="blue")
     if rest and severity_of(finding) == "note":
