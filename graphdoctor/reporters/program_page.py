@@ -267,7 +267,7 @@ def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
         is_last = index == len(frames) - 1
         if len(rows) > _MOST_CHANGED and not page.look.show_all:
             left_out = len(rows) - _MOST_CHANGED
-            where = f" in {diff_file}" if diff_file else ""
+            where = f" in {diff_file}" if diff_file else " (--all shows them)"
             cut = CodeRow("", f"... {left_out} more lines{where}", "dim")
             rows = [*rows[: _MOST_CHANGED - _LAST_CHANGED], cut, *rows[-_LAST_CHANGED:]]
         write_frame(

@@ -181,6 +181,18 @@ def test_errors_without_a_change_are_fixed_before_the_same_command() -> None:
     assert orders(step_of(SAFE), patch=None) == ""
 
 
+def test_a_long_change_is_cut_and_says_where_the_rest_is() -> None:
+    lines = "".join(f"+line_{number} = 0\n" for number in range(60))
+    patch = Patch("not tried", f"--- a/train.py\n+++ b/train.py\n@@ -1,0 +1,60 @@\n{lines}", BASE)
+    report = replace(of_program(replace(step_of(SAFE), change="replay")), patch=patch)
+    page = program_page.render(report, Look(base=BASE))
+    assert "... 20 more lines (--all shows them)\n" in page and "line_30" not in page
+    assert "... 20 more lines in fix.diff\n" in program_page.render(
+        report, Look(base=BASE), diff_file="fix.diff"
+    )
+    assert "line_30" in program_page.render(report, Look(base=BASE, show_all=True))
+
+
 def test_steps_that_cannot_be_diagnosed_for_one_reason_share_a_warning() -> None:
     cannot = replace(step_of(None), reason="It runs on the CPU.")
     late = replace(cannot, reason="It ran once.")
