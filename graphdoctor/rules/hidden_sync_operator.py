@@ -57,7 +57,7 @@ class HiddenSyncOperator(RecordingRule):
                         iteration.index,
                         op,
                         message,
-                        fix=for_wait(op),
+                        fix=for_wait(op, iteration),
                         edits=without_check(op.location),
                         refused_alone=True,
                     )

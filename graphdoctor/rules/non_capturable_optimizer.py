@@ -135,14 +135,13 @@ def _cure(
     )
     changes = rates_change(recording)
     tensor_rate = bool(stored) or changes or is_scheduled
+    more = stored or (_SCHEDULER if changes else "")
     made = construction_of(frames, class_name)
     if made is not None:
-        fix, edits = made.capturable(tensor_rate=tensor_rate)
-    else:
-        rate = ', lr=torch.tensor(lr, device="cuda")' if tensor_rate else ""
-        fix, edits = f"Construct {class_name} with `capturable=True{rate}`.", ()
-    more = stored or (_SCHEDULER if changes else "")
-    return f"{fix} {more}".rstrip(), edits if not stored else ()
+        fix, edits = made.capturable(tensor_rate=tensor_rate, more=more)
+        return fix, edits if not stored else ()
+    rate = ', lr=torch.tensor(lr, device="cuda")' if tensor_rate else ""
+    return f"Construct {class_name} with `capturable=True{rate}`. {more}".rstrip(), ()
 
 
 def _text_without_form(class_name: str) -> str:

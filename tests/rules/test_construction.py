@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
+from textwrap import dedent, indent
 
 import pytest
 
@@ -28,37 +30,58 @@ def cure(path: Path, construction: str, *, tensor_rate: bool = False) -> str:
 
 
 @pytest.mark.parametrize(
-    ("construction", "fix"),
+    ("construction", "fix", "code"),
     [
         (
             "optimizer = Adam(net.parameters(), args.lr)",
-            "Change line 1 of train.py to `optimizer = Adam(net.parameters(), args.lr, capturable=True)`.",
+            "Pass `capturable=True` to `Adam()` (line 1 of train.py):",
+            "optimizer = Adam(net.parameters(), args.lr, capturable=True)",
         ),
         (
-            "optimizer = optim.Adam(\n    net.parameters(),\n    lr=1e-3,\n)\nother = optim.Adam(other)",
-            "Change lines 1-4 of train.py to `optimizer = optim.Adam(net.parameters(), lr=1e-3, capturable=True)`.",
+            "optimizer = optim.Adam(\n    net.parameters(),\n    lr=1e-3,\n    eps=1e-6,\n)\nother = optim.Adam(other)",
+            "Pass `capturable=True` to `optim.Adam()` (lines 1-5 of train.py):",
+            "optimizer = optim.Adam(\n    net.parameters(),\n    lr=1e-3,\n    eps=1e-6,\n    capturable=True,\n)",
         ),
         (
-            "cuda = torch.cuda.is_available()\nself.optimizer = Adam(p)",
-            "Change line 2 of train.py to `self.optimizer = Adam(p, capturable=torch.cuda.is_available())`.",
+            "if torch.cuda.is_available():\n    net.cuda()\nself.optimizer = Adam(p)",
+            "Pass `capturable=torch.cuda.is_available()` to `Adam()` (line 3 of train.py):",
+            "self.optimizer = Adam(p, capturable=torch.cuda.is_available())",
+        ),
+        (
+            "args.cuda = not args.no_cuda and torch.cuda.is_available()\noptimizer = Adam(p)",
+            "Pass `capturable=args.cuda` to `Adam()` (line 2 of train.py):",
+            "optimizer = Adam(p, capturable=args.cuda)",
+        ),
+        (
+            'gpu = torch.device("cuda" if torch.cuda.is_available() else "cpu")\noptimizer = Adam(p)',
+            'Pass `capturable=gpu.type == "cuda"` to `Adam()` (line 2 of train.py):',
+            'optimizer = Adam(p, capturable=gpu.type == "cuda")',
+        ),
+        (
+            'gpu = "cuda" if torch.cuda.is_available() else "cpu"\noptimizer = Adam(p)',
+            'Pass `capturable=torch.device(gpu).type == "cuda"` to `Adam()` (line 2 of train.py):',
+            'optimizer = Adam(p, capturable=torch.device(gpu).type == "cuda")',
         ),
         (
             "optimizer = getattr(optim, args.optim)(p, lr=lr)",
-            "Change line 1 of train.py to `optimizer = getattr(optim, args.optim)(p, lr=lr, capturable=True)`. "
-            "`getattr(optim, args.optim)` chooses the class. SGD, for example, has no `capturable`.",
+            "`getattr(optim, args.optim)` chooses the class. SGD, for example, has no `capturable`. "
+            "Pass `capturable=True` to `getattr(optim, args.optim)()` (line 1 of train.py):",
+            "optimizer = getattr(optim, args.optim)(p, lr=lr, capturable=True)",
         ),
         (
             "def made():\n    return Adam(p)\noptimizer = made()",
-            "Change line 2 of train.py to `return Adam(p, capturable=True)`.",
+            "Pass `capturable=True` to `Adam()` (line 2 of train.py):",
+            "return Adam(p, capturable=True)",
         ),
-        ("first, other = Adam(a), Adam(b)\noptimizer = first", ""),  # which one is not said
-        ("from library import optimizer", ""),
+        ("first, other = Adam(a), Adam(b)\noptimizer = first", "", ""),  # which one is not said
+        ("from library import optimizer", "", ""),
     ],
 )  # fmt: skip
 def test_the_statement_that_constructs_the_optimizer_is_the_one_to_change(
-    construction: str, fix: str, tmp_path: Path
+    construction: str, fix: str, code: str, tmp_path: Path
 ) -> None:
-    assert cure(tmp_path, construction) == fix
+    text = cure(tmp_path, construction)
+    assert text == (f"{fix}\n\n{indent(code, '    ')}" if fix else "")
 
 
 def test_a_program_that_names_no_gpu_moves_its_model_first(tmp_path: Path) -> None:
@@ -67,8 +90,9 @@ def test_a_program_that_names_no_gpu_moves_its_model_first(tmp_path: Path) -> No
     found = construction_of([Location(str(file), 2)], "Adam")
     assert found is not None
     assert found.capturable(tensor_rate=False)[0] == (
-        "Change line 1 of train.py to `optimizer = Adam(p, capturable=True)`. "
-        "Move the model to the GPU first: `capturable=True` fails on the CPU."
+        "Move the model to the GPU first: `capturable=True` fails on the CPU. "
+        "Pass `capturable=True` to `Adam()` (line 1 of train.py):"
+        "\n\n    optimizer = Adam(p, capturable=True)"
     )
 
 
@@ -89,7 +113,9 @@ def test_a_rate_that_changes_becomes_a_tensor_of_the_program_s_own_expression(
     construction: str, call: str, tmp_path: Path
 ) -> None:
     fix = cure(tmp_path, construction, tensor_rate=True)
-    assert fix == f"Change line 1 of train.py to `optimizer = {call}`."
+    before, _, code = fix.partition("\n\n")
+    assert before.endswith(", capturable=True` to `Adam()` (line 1 of train.py):")
+    assert ast.unparse(ast.parse(dedent(code))) == ast.unparse(ast.parse(f"optimizer = {call}"))
 
 
 PROGRAM = """\
@@ -123,7 +149,9 @@ def test_a_program_after_its_edit_is_safe(scheduler: str, call: str, tmp_path: P
     report = run(before).report.steps[0].report
     assert report is not None
     (found,) = (each for each in report.findings if each.rule == "GD111")
-    assert found.fix == f"Change line 4 of before.py to `optimizer = torch.optim.{call}`."
+    code = dedent(found.fix.partition("\n\n")[2])
+    statement = f"optimizer = torch.optim.{call}"
+    assert ast.unparse(ast.parse(code)) == ast.unparse(ast.parse(statement))
     (edit,) = found.edits
     lines = before.read_text(encoding="utf-8").splitlines(keepends=True)
     line = lines[edit.start_line - 1]

@@ -172,7 +172,7 @@ PAIRS = [
     ),
     (
         lambda: graph_convolution(gathered=False),
-        """If `edges` has no learned values, compute the product with `index_add`:
+        """Compute the product with `index_add`:
 
     rows, cols = edges._indices()
     terms = edges._values()[:, None] * support.index_select(0, cols)
@@ -184,19 +184,22 @@ PAIRS = [
         lambda: own_function(gathered=False),
         """Compute the product with `index_add`:
 
-    rows, cols = a._indices()""",
+    rows, cols = a._indices()
+    terms = a._values()[:, None] * b.index_select(0, cols)
+    product = b.new_zeros(a.size(0), b.size(1))
+    return product.index_add(0, rows, terms)""",
         lambda: own_function(gathered=True),
     ),
     (
         lambda: made_in_the_step(gathered=False),
-        """`_values()` has no gradient: in its place, use the tensor of values""",
+        """`_values()` has no gradient: if `sparse` is made of learned values, use the tensor of these values""",
         lambda: made_in_the_step(gathered=True),
     ),
     (
         lambda: sparse_on_the_right(gathered=False),
         """
     product = x.new_zeros(x.size(0), self.edges.size(1))
-    product = product.index_add(1, cols, terms)""",
+    return product.index_add(1, cols, terms)""",
         lambda: sparse_on_the_right(gathered=True),
     ),
     (

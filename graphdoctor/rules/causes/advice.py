@@ -176,10 +176,10 @@ _GREATEST: Mapping[str, str] = {
 }
 
 
-def for_wait(op: Op) -> str:
+def for_wait(op: Op, iteration: Iteration) -> str:
     """In the place of an operator that waits for the device inside."""
     if any(use.sparse for use in op.inputs) and op.base_name in ("mm", "addmm", "_sparse_addmm"):
-        return product_without_kernel(op) or _DENSE
+        return product_without_kernel(op, iteration) or _DENSE
     return NESTED if has_nested(op) else _WAITS.get(op.base_name, "")
 
 

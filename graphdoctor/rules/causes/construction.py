@@ -5,15 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from os.path import basename
+from textwrap import indent
 from typing import NamedTuple
 
 from graphdoctor.rules.causes.edits import instead_of_call, source_of
 from graphdoctor.rules.causes.source import own_nodes, statement_at, targets_of
-from graphdoctor.source.trees import holds, last_name, statements_of, tree_of
+from graphdoctor.source.trees import calls_in, holds, last_name, scope_at, statements_of, tree_of
 from graphdoctor.values.finding import Edit
 from graphdoctor.values.locations import Location, is_library
 
-_LONGEST = 200
+_LONGEST = 66  # columns of a statement on one line
+_ASKS_FOR_GPU = frozenset({"torch.cuda.is_available()", "torch.accelerator.is_available()"})
 
 
 class Construction(NamedTuple):
@@ -33,32 +35,46 @@ class Construction(NamedTuple):
         """Whether the statement binds just what the call returns."""
         return self.call is getattr(self.statement, "value", None)
 
-    def capturable(self, *, tensor_rate: bool) -> tuple[str, tuple[Edit, ...]]:
-        """The cure, with the learning rate as a tensor if the program changes it, and its edits."""
-        has_gpu = self._asks_for_gpu()
-        given = f"capturable={has_gpu or True}"
+    def capturable(self, *, tensor_rate: bool, more: str = "") -> tuple[str, tuple[Edit, ...]]:
+        """The cure, with the learning rate as a tensor if the program changes it, and its edits.
+
+        `more` are further sentences. The code comes last: a page shows it as lines of its own.
+        """
+        on_gpu = self._decides_on_gpu()
+        given = [f"capturable={on_gpu or True}"]
         args: list[ast.expr | ast.keyword] = [*self.call.args, *self.call.keywords]
         rate = next((each for n, each in enumerate(args) if _is_rate(n, each)), None)
         if tensor_rate:
             value = "..." if rate is None else source_of(self.file, _value(rate))
-            device = f'"cuda" if {has_gpu} else "cpu"' if has_gpu else '"cuda"'
-            given = f"lr=torch.tensor({value}, device={device}), {given}"
+            device = f'"cuda" if {on_gpu} else "cpu"' if on_gpu else '"cuda"'
+            given = [f"lr=torch.tensor({value}, device={device})", *given]
             args = [each for each in args if each is not rate]
-        texts = [source_of(self.file, each) for each in args]
+        texts = [*(source_of(self.file, each) for each in args), *given]
         chooses = source_of(self.file, self.call.func)
-        new = f"{chooses}({', '.join([*texts, given])})"
-        code = ast.unparse(self.statement).replace(ast.unparse(self.call), " ".join(new.split()))
+        is_moved, sentences = self._names_gpu(), [more] if more else []
+        if not is_moved:
+            sentences.append("Move the model to the GPU first: `capturable=True` fails on the CPU.")
+        elif self.is_chosen:
+            sentences.append(
+                f"`{chooses}` chooses the class. SGD, for example, has no `capturable`."
+            )
         lines = _lines(self.file, self.statement)
-        fix = f"Change {lines} to `{code}`."
-        if len(code) > _LONGEST:
-            fix = f"Pass `{given}` to `{chooses}()` ({lines})."
-        if not self._names_gpu():
-            return f"{fix} Move the model to the GPU first: `capturable=True` fails on the CPU.", ()
-        if self.is_chosen:
-            more = f"`{chooses}` chooses the class. SGD, for example, has no `capturable`."
-            return f"{fix} {more}", ()
-        is_complete = rate is not None or not tensor_rate
+        sentences.append(f"Pass `{', '.join(given)}` to `{chooses}()` ({lines}):")
+        code = self._with_arguments([" ".join(each.split()) for each in texts])
+        fix = f"{' '.join(sentences)}\n\n{code}"
+        is_complete = is_moved and not self.is_chosen and (rate is not None or not tensor_rate)
+        new = f"{chooses}({', '.join(texts)})"
         return fix, instead_of_call(self.file, self.call, new) if is_complete else ()
+
+    def _with_arguments(self, texts: list[str]) -> str:
+        """The statement with these arguments, indented: a line for each argument if one line is too long."""
+        before, after = ast.unparse(self.statement), ast.unparse(self.call)
+        chooses = ast.unparse(self.call.func)
+        code = before.replace(after, f"{chooses}({', '.join(texts)})")
+        if len(code) > _LONGEST:
+            arguments = "".join(f"    {each},\n" for each in texts)
+            code = before.replace(after, f"{chooses}(\n{arguments})")
+        return indent(code, "    ")
 
     def _names_gpu(self) -> bool:
         """Whether the file names a GPU: `.cuda()`, `"cuda:0"`, or a device that another file chose."""
@@ -71,12 +87,44 @@ class Construction(NamedTuple):
         }
         return any("cuda" in str(name).lower() or "device" in str(name).lower() for name in names)
 
-    def _asks_for_gpu(self) -> str:
-        """The call with which the program asks whether there is a GPU; "" in a program that needs one."""
+    def _decides_on_gpu(self) -> str:
+        """The program's own expression for "on a GPU", such as `args.cuda`; "" in a program that needs a GPU.
+
+        A switch such as --no-cuda decides too, so the call that asks for a GPU is the last choice.
+        """
         tree = tree_of(self.file)
-        calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call)) if tree is not None else ()
-        texts = (ast.unparse(call) for call in calls if last_name(call.func) == "is_available")
-        return next((text for text in texts if text == "torch.cuda.is_available()"), "")
+        statements = statements_of(tree) if tree is not None else []
+        scope = scope_at(self.file, self.statement.lineno)
+        for each in statements:
+            if not isinstance(each, ast.Assign) or each.lineno >= self.statement.lineno:
+                continue
+            target = each.targets[0]
+            is_seen = scope_at(self.file, each.lineno) in (tree, scope)
+            if is_seen and len(each.targets) == 1 and isinstance(target, (ast.Name, ast.Attribute)):
+                if _chooses_gpu(each.value):
+                    name = ast.unparse(target)
+                    device = name if isinstance(each.value, ast.Call) else f"torch.device({name})"
+                    return f'{device}.type == "cuda"'
+                if _asks_for_gpu(each.value) and isinstance(each.value, (ast.BoolOp, ast.Call)):
+                    return ast.unparse(target)
+        is_asked = any(_asks_for_gpu(each) == "torch.cuda.is_available()" for each in statements)
+        return "torch.cuda.is_available()" if is_asked else ""
+
+
+def _chooses_gpu(value: ast.expr) -> bool:
+    """Whether it is `"cuda" if ... else "cpu"`, or a device of it."""
+    match value:
+        case ast.Call(args=[inner]) if last_name(value.func) == "device":
+            return _chooses_gpu(inner)
+        case ast.IfExp(body=ast.Constant(value=str(name))):
+            return name.startswith("cuda")
+    return False
+
+
+def _asks_for_gpu(node: ast.AST) -> str:
+    """The first call in a node that asks whether there is a GPU; "" without one."""
+    texts = (ast.unparse(call) for call in calls_in(node) if last_name(call.func) == "is_available")
+    return next((text for text in texts if text in _ASKS_FOR_GPU), "")
 
 
 def construction_of(frames: Iterable[Location | None], class_name: str) -> Construction | None:

@@ -3,75 +3,101 @@
 from __future__ import annotations
 
 import ast
+from typing import NamedTuple
 
 from graphdoctor.rules.causes.source import statement_at
 from graphdoctor.source.trees import last_name, scope_at
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import Op
+from graphdoctor.values.recording import Iteration, Op, TensorUse
 
 _PRODUCTS = frozenset({"mm", "spmm", "matmul"})
-_PRODUCT = "compute the product with `index_add`"
 _HEADS = {
-    "uncoalesced": "{condition}{product}:",
-    "by-columns": "Before the step, set `{sparse} = {sparse}.to_sparse_coo()`. {condition}{product}:",
+    "uncoalesced": "Compute the product with `index_add`:",
+    "by-columns": (
+        "Before the step, set `{sparse} = {sparse}.to_sparse_coo()`. Compute the product with `index_add`:"
+    ),
 }
+_MAY_LEARN = (
+    "`_values()` has no gradient: if `{sparse}` is made of learned values, use the tensor of these"
+    " values instead. "
+)
 _LEFT = (
     "{rows}, {cols} = {sparse}._indices()",
     "terms = {sparse}._values()[:, None] * {dense}.index_select(0, cols)",
     "{result} = {dense}.new_zeros({sparse}.size({first}), {dense}.size(1))",
-    "{result} = {result}.index_add(0, rows, terms)",
 )
 _RIGHT = (
     "{rows}, {cols} = {sparse}._indices()",
     "terms = {dense}.index_select(1, rows) * {sparse}._values()",
     "{result} = {dense}.new_zeros({dense}.size(0), {sparse}.size({second}))",
-    "{result} = {result}.index_add(1, cols, terms)",
 )
-_LIMITS = (
-    "`terms` has one row for each nonzero. `_values()` has no gradient: in its place, use the tensor of values that"
-    " a learned `{sparse}` is made of."
-)
+_LIMIT = "`terms` has one row for each nonzero."
 
 
-def product_without_kernel(op: Op) -> str:
+class _Product(NamedTuple):
+    """A product in a statement of the user's, and its factors."""
+
+    statement: ast.stmt
+    node: ast.AST
+    factors: tuple[ast.expr, ast.expr]
+
+
+def product_without_kernel(op: Op, iteration: Iteration) -> str:
     """The fix of a product whose sparse factor is not coalesced, or compressed by columns; "" for others."""
     for position, use in enumerate(op.inputs[-2:]):  # what is added comes before
         if use.sparse in _HEADS:
-            return _fix(op.location, _HEADS[use.sparse], position)
+            head = _HEADS[use.sparse]
+            if _may_learn(use, iteration) and not _has_own_backward(op.location):
+                head = f"{_MAY_LEARN}{head}"
+            return _fix(op.location, head, position)
     return ""
 
 
 def _fix(place: Location | None, head: str, position: int) -> str:
-    """The code in the reader's own names, as far as the factors are variables; `x` and `sparse` are any others."""
-    factors, result = _product_at(place)
-    lines: tuple[str, ...] = _RIGHT if position else _LEFT
-    sparse, dense, is_transposed = "sparse", "x", False
-    if factors is not None:
-        factor, other = factors[position], factors[1 - position]
+    """The code in the reader's own names, as far as the factors are variables; `dense` and `sparse` are any others."""
+    product = _product_at(place)
+    before: list[str] = []
+    sparse, dense, result, is_transposed = "sparse", "dense", "product", False
+    if product is not None:
+        factor, other = product.factors[position], product.factors[1 - position]
         if isinstance(inner := _transposed(factor), ast.expr):
             factor, is_transposed = inner, True
         if _is_variable(factor):
             sparse = ast.unparse(factor)
+        else:
+            before.append(f"sparse = {ast.unparse(factor)}")
         if _is_variable(other):
             dense = ast.unparse(other)
         else:
-            lines = (f"x = {ast.unparse(other)}", *lines)
-    is_derived = _has_own_backward(place)
-    product = f"{_PRODUCT[:1].upper()}{_PRODUCT[1:]}" if is_derived else _PRODUCT
+            before.append(f"dense = {ast.unparse(other)}")
+    indices = "cols" if position else "rows"
+    last = f"product = product.index_add({position}, {indices}, terms)"
+    match product:
+        case _Product(ast.Assign(targets=[ast.Name(id=name)], value=value), node) if value is node:
+            result = name
+            last = last.replace("product", name)
+        case _Product(ast.Return() | ast.Assign() | ast.AugAssign() as statement, node):
+            new = last.partition(" = ")[2]
+            last = ast.unparse(statement).replace(ast.unparse(node), new)
     words = {
         "sparse": sparse,
         "dense": dense,
         "result": result,
-        "condition": "" if is_derived else f"If `{sparse}` has no learned values, ",
-        "product": product,
         "rows": "cols" if is_transposed else "rows",
         "cols": "rows" if is_transposed else "cols",
         "first": int(is_transposed),
         "second": 1 - int(is_transposed),
     }
-    code = "\n".join(f"    {line}" for line in lines)
-    texts = (head, code) if is_derived else (head, code, _LIMITS)
-    return "\n\n".join(texts).format(**words)
+    lines = [*before, *(each.format(**words) for each in (_RIGHT if position else _LEFT)), last]
+    code = "\n".join(f"    {each}" for each in lines)
+    return "\n\n".join((head.format(**words), code, _LIMIT))
+
+
+def _may_learn(use: TensorUse, iteration: Iteration) -> bool:
+    """Whether the step makes the sparse tensor of a dense one: a storage is that of the values."""
+    is_older = any(one.storage == use.storage for one in iteration.externals)
+    uses = (one for op in iteration.ops for one in op.inputs if one.storage == use.storage)
+    return not is_older or any(not one.sparse for one in uses)
 
 
 def _transposed(node: ast.expr) -> ast.expr | None:
@@ -91,17 +117,17 @@ def _has_own_backward(place: Location | None) -> bool:
     ]
 
 
-def _product_at(place: Location | None) -> tuple[tuple[ast.expr, ast.expr] | None, str]:
-    """The factors of the only product on a line, and the variable that it is assigned to."""
+def _product_at(place: Location | None) -> _Product | None:
+    """The only product on a line."""
     statement = statement_at(place.file, place.line) if place is not None else None
-    nodes = ast.walk(statement) if statement is not None else ()
-    found = [pair for node in nodes if (pair := _factors(node)) is not None]
-    match statement:
-        case ast.Assign(targets=[ast.Name(id=name)]):
-            result = name
-        case _:
-            result = "product"
-    return found[0] if len(found) == 1 else None, result
+    if statement is None:
+        return None
+    found = [
+        _Product(statement, node, pair)
+        for node in ast.walk(statement)
+        if (pair := _factors(node)) is not None
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _factors(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
