@@ -20,6 +20,7 @@ from graphdoctor.values.program import (
     NotReached,
     ProgramReport,
     ProgramStep,
+    modules_to_move,
     to_gpu,
 )
 from graphdoctor.values.report import Machine, Report
@@ -68,13 +69,8 @@ def _too_few(step: SeenStep, after: int) -> str:
 
 
 def _on_cpu(steps: Iterable[SeenStep]) -> str:
-    """What to do about steps on the CPU: the same for all of them, since one program has one model.
-
-    A training step names the whole models, other steps also the parts of them that are called by themselves.
-    """
-    there = [step for step in steps if step.outcome == ON_CPU]
-    trained = [step for step in there if step.mode == "training"]
-    modules = [module for step in trained or there for module in step.modules.values()]
+    """What to do about steps on the CPU: the same for all of them."""
+    modules = modules_to_move((s.mode, s.modules.values()) for s in steps if s.outcome == ON_CPU)
     return (
         f"{ON_CPU} First, {to_gpu(modules)}. Or pass `--device cpu-as-is`, to see first what graphs would gain on a"
         " GPU."

@@ -25,7 +25,14 @@ from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text, joined
 from graphdoctor.values.finding import Finding, severity_of
 from graphdoctor.values.locations import Location, line_of, path_text, place_text, places_text
-from graphdoctor.values.program import HostWait, Patch, ProgramReport, ProgramStep, to_gpu
+from graphdoctor.values.program import (
+    HostWait,
+    Patch,
+    ProgramReport,
+    ProgramStep,
+    modules_to_move,
+    to_gpu,
+)
 from graphdoctor.values.report import Report, Verdict
 
 NOT_REACHED, NOT_DIAGNOSED = "NOT REACHED", "NOT DIAGNOSED"
@@ -486,7 +493,7 @@ def orders_of(
 
 
 def _moved(report: ProgramReport) -> str:
-    move = to_gpu(module for step in report.steps for module in step.modules)
+    move = to_gpu(modules_to_move((step.mode, step.modules) for step in report.steps))
     return f"{move[0].upper()}{move[1:]}."
 
 

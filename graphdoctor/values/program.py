@@ -59,6 +59,16 @@ def to_gpu(modules: Iterable[CalledModule]) -> str:
     return f"add {joined([*lines])}, and move the inputs to the GPU"
 
 
+def modules_to_move(steps: Iterable[tuple[Mode, Iterable[CalledModule]]]) -> list[CalledModule]:
+    """The modules of some steps to move: those of training steps, which are whole models, if there are any.
+
+    Other steps also call parts of these models by themselves, which move with them.
+    """
+    by_mode = [(mode, [*modules]) for mode, modules in steps]
+    trained = [modules for mode, modules in by_mode if mode == "training"]
+    return [one for modules in trained or [modules for _, modules in by_mode] for one in modules]
+
+
 class ProgramStep(Struct, frozen=True):
     """A kind of step that the program repeats.
 

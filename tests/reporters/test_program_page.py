@@ -106,6 +106,11 @@ def test_a_program_on_the_cpu_is_moved_before_its_change_is_tried() -> None:
     following = " ".join(orders(placed, patch=patch, is_on_cpu=True).split())
     first = 'Add `model.to("cuda")` after line 12 of train.py, and move the inputs to the GPU.'
     assert following.startswith(f"1. {first} 2. Try the change.")
+    layer = replace(
+        step_of(SAFE), mode="inference", modules=(CalledModule("Net", "self.fc", "train.py", 7),)
+    )
+    training = replace(placed, mode="training")
+    assert "self.fc" not in orders(layer, training, patch=patch, is_on_cpu=True)
 
 
 def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:
