@@ -54,9 +54,11 @@ class Env:
         self.observation_space = Box(-10.0, 10.0, (size,))
         self.observation_space.dtype = np.float32 if is_discrete else np.float64
         self.system = np.random.default_rng(1).normal(0, 0.3, (size, size))
+        self.random = np.random.default_rng(0)
 
     def reset(self, seed: int | None = None) -> np.ndarray:
-        self.random = np.random.default_rng(seed)
+        if seed is not None:  # without one, the environment draws on, as gymnasium's do
+            self.random = np.random.default_rng(seed)
         self.at, self.state = 0, self.random.normal(0, 1, len(self.system))
         return self.state
 
