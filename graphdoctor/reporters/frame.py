@@ -65,7 +65,7 @@ def write_frame(page: Page, frame: Frame) -> None:
         if row.under:
             _write_under(page, margin, row, frame.title_style)
     for label, text in frame.notes:
-        _write_note(page, f"{margin} = ", f"{label}:", text)
+        write_note(page, f"{margin} = ", f"{label}:", text)
 
 
 def _write_under(page: Page, margin: str, row: CodeRow, style: str) -> None:
@@ -81,7 +81,7 @@ def _write_under(page: Page, margin: str, row: CodeRow, style: str) -> None:
     page.line(head, (" " * max(0, min(indent, room - cell_len(row.label))) + row.label, style))
 
 
-def _write_note(page: Page, head: str, label: str, text: str) -> None:
+def write_note(page: Page, head: str, label: str, text: str) -> None:
     """Wrapped text beside the label; indented lines are code."""
     first = f"{head}{label:<{_LABEL_COLUMNS}} "
     for number, block in enumerate(blocks(text)):

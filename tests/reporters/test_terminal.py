@@ -169,14 +169,14 @@ def test_a_page_says_whether_a_gpu_confirmed_its_findings() -> None:
         assert ("graphdoctor emulated the GPU." in page) == is_emulated
 
 
-def test_a_fix_in_one_line_says_where_its_code_is() -> None:
+def test_a_fix_below_the_first_three_has_its_code() -> None:
     fixes = ("Fix 1.", "Fix 2.", "Fix 3.", "Write:\n\n    x = 1")
     findings = tuple(
         change(HOST_READ, fix=fix, location=change(HOST_READ.location, line=line))
         for line, fix in enumerate(fixes, start=40)
     )
     page = render(change(PARTLY_SAFE, findings=findings), Look())
-    assert page.count("= fix:  Write (--all shows the code)\n") == 1 and "x = 1" not in page
+    assert "  = fix:  Write:\n          x = 1\n" in page
 
 
 def test_notes_below_the_first_finding_have_no_code() -> None:

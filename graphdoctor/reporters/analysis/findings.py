@@ -7,7 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from graphdoctor.reporters.analysis.captures import difference_text
-from graphdoctor.reporters.frame import SEVERITY_STYLES, Frame, code_rows, edited_lines, write_frame
+from graphdoctor.reporters.frame import (
+    SEVERITY_STYLES,
+    Frame,
+    code_rows,
+    edited_lines,
+    write_frame,
+    write_note,
+)
 from graphdoctor.reporters.page import CODE_INDENT, Page, blocks
 from graphdoctor.values.captures import outcome_of_whole_step
 from graphdoctor.values.figures import cost_text, count_text, joined, ratio_range
@@ -259,11 +266,10 @@ def _write_in_a_line(page: Page, cause: Sequence[Entry]) -> None:
     page.hanging(
         "  --> ", _places([finding, *others], page, most=most), style="cyan", head_style="blue"
     )
-    fix = " ".join(next(blocks(finding.fix), "").split()).partition(". ")[0].rstrip(".")
-    if fix.endswith(":"):
-        fix = f"{fix[:-1]} (--all shows the code)"
     if severity_of(finding) != "note":
-        page.hanging("  = fix:  ", fix, head_style="blue")
+        text, *code = blocks(short_fix(finding))
+        head = "" if code else " ".join(text.split()).partition(". ")[0].removesuffix(".")
+        write_note(page, "  = ", "fix:", "\n\n".join((head or text, *code)))
     if rest and severity_of(finding) == "note":
         page.hanging("  = note: ", rest, head_style="blue")
 

@@ -38,7 +38,7 @@ class Construction(NamedTuple):
     def capturable(self, *, tensor_rate: bool, more: str = "") -> tuple[str, tuple[Edit, ...]]:
         """The cure, with the learning rate as a tensor if the program changes it, and its edits.
 
-        `more` are further sentences. The code comes last: a page shows it as lines of its own.
+        `more` says what to do after it. The code comes last: a page shows it as lines of its own.
         """
         on_gpu = self._decides_on_gpu()
         given = [f"capturable={on_gpu or True}"]
@@ -51,7 +51,7 @@ class Construction(NamedTuple):
             args = [each for each in args if each is not rate]
         texts = [*(source_of(self.file, each) for each in args), *given]
         chooses = source_of(self.file, self.call.func)
-        is_moved, sentences = self._names_gpu(), [more] if more else []
+        is_moved, sentences = self._names_gpu(), []
         if not is_moved:
             sentences.append("Move the model to the GPU first: `capturable=True` fails on the CPU.")
         elif self.is_chosen:
@@ -59,7 +59,8 @@ class Construction(NamedTuple):
                 f"`{chooses}` chooses the class. SGD, for example, has no `capturable`."
             )
         lines = _lines(self.file, self.statement)
-        sentences.append(f"Pass `{', '.join(given)}` to `{chooses}()` ({lines}):")
+        end = f". {more} The statement becomes:" if more else ":"
+        sentences.append(f"Pass `{', '.join(given)}` to `{chooses}()` ({lines}){end}")
         code = self._with_arguments([" ".join(each.split()) for each in texts])
         fix = f"{' '.join(sentences)}\n\n{code}"
         is_complete = is_moved and not self.is_chosen and (rate is not None or not tensor_rate)

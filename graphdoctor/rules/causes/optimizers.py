@@ -64,9 +64,7 @@ def stored_rate_advice(frames: Iterable[Location | None]) -> str:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
         if isinstance(statement, ast.AugAssign):
             code = shortened(ast.unparse(statement))
-            return (
-                f"If the rate is a tensor, `{code}` on line {statement.lineno} updates it in place."
-            )
+            return f"Then `{code}` on line {statement.lineno} updates that tensor in place."
         code = shortened(f"{ast.unparse(target)}.fill_({ast.unparse(statement.value)})")
         return (
             f"Replace line {statement.lineno} by `{code}`, before each "
