@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import graphdoctor
 from graphdoctor.captured import study
+from graphdoctor.captured.step import WARMUP_CALLS
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.modules.call_graphs import Gradients
 from tests.support.captured_models import on_device, rand
@@ -68,3 +72,35 @@ def test_a_gradient_that_a_replay_gets_wrong_is_found_by_them(
     assert fast.coverage == 0.0
     assert "not shown to be right (wrong)" in fast.explain()
     assert len(runs) > RUNS  # eager runs beside the replays say how they differ
+
+
+@pytest.mark.parametrize("kind", ["emulated", "cuda"])
+def test_a_study_of_a_training_step_runs_it_nine_times(
+    kind: str, tmp_path: Path, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Warm as if captured, with other inputs, recorded twice, watched, captured; three calls are compared with eager.
+
+    A file counts them: a study puts everything in memory back. The emulated device stands for a GPU.
+    """
+    log = os.open(tmp_path / "runs", os.O_CREAT | os.O_RDWR)
+    model = on_device(nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @graphdoctor.capture
+    def step(x: torch.Tensor) -> torch.Tensor:
+        os.write(log, b"+")
+        loss = model(x).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    monkeypatch.setattr(EmulatedDevice, "kind", kind)
+    try:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(WARMUP_CALLS + 2):
+                step(rand(3, 4))
+    finally:
+        os.close(log)
+    assert step.plan.how == "whole"
+    assert len((tmp_path / "runs").read_bytes()) == WARMUP_CALLS + 9

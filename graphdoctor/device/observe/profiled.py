@@ -25,12 +25,15 @@ def profiling(function: ProfileFunction) -> Iterator[None]:
         yield
     finally:
         profile_by(before)
-        _installed.pop()
+        _installed.remove(function)
 
 
 def paused() -> ProfileFunction | None:
     """Take such a function off this thread, and return it for `sys.setprofile` to put it back."""
-    if not _installed or sys.getprofile() is not (function := _installed[-1]):
+    if not _installed:
+        return None
+    function = sys.getprofile()
+    if not any([function is each for each in _installed]):  # another thread's, or the user's
         return None
     sys.setprofile(None)
     return function
