@@ -62,12 +62,16 @@ class Gap:
 
 def has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Cheaper than `gap_between`; a NaN equals only one of the same payload."""
-    is_on_one_device = one.device == other.device  # which an emulated device answers
+    is_together = one.device == other.device  # which an emulated device answers
     with plain_torch():
-        if one.shape != other.shape or one.dtype != other.dtype or not is_on_one_device:
-            return False
-        parts, others = _parts(one), _parts(other)
-        return len(parts) == len(others) and all(map(_has_same_bits, parts, others))
+        return is_together and _have_same_parts(one, other)
+
+
+def _have_same_parts(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    parts, others = _parts(one), _parts(other)
+    return len(parts) == len(others) and all(map(_has_same_bits, parts, others))
 
 
 def _has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -81,15 +85,17 @@ def have_same_bits(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[b
     """`has_same_bits` of each pair; the host waits once for all that lie on a GPU, and not for each."""
     found: list[bool | None] = []
     asked: list[torch.Tensor] = []
-    for one, other in pairs:
-        with plain_torch():
+    are_together = [one.device == other.device for one, other in pairs]  # as emulation has it
+    with plain_torch():
+        for (one, other), is_together in zip(pairs, are_together, strict=True):
             on_gpu = _is_plain_on_gpu(one) and _is_plain_on_gpu(other)
-            alike = one.shape == other.shape and one.dtype == other.dtype
-            if on_gpu and alike and one.device == other.device:
+            if not is_together:
+                found.append(False)
+            elif on_gpu and one.shape == other.shape and one.dtype == other.dtype:
                 asked.append((_bits(_dense(one)) != _bits(_dense(other))).any())
                 found.append(None)
-                continue
-        found.append(has_same_bits(one, other))
+            else:
+                found.append(_have_same_parts(one, other))
     differ = iter(values_of(asked))
     return [not next(differ) if same is None else same for same in found]
 

@@ -30,13 +30,13 @@ def profiling(function: ProfileFunction) -> Iterator[None]:
 
 def paused() -> ProfileFunction | None:
     """Take such a function off this thread, and return it for `sys.setprofile` to put it back."""
-    if not _installed:
-        return None
-    function = sys.getprofile()
-    if not any([function is each for each in _installed]):  # another thread's, or the user's
-        return None
-    sys.setprofile(None)
-    return function
+    if _installed:
+        now = sys.getprofile()  # another thread's, or the user's, stays
+        for function in _installed:
+            if function is now:
+                sys.setprofile(None)
+                return function
+    return None
 
 
 def profile_by(before: Any) -> None:
