@@ -336,9 +336,7 @@ def test_an_agent_writes_its_rollout_in_the_captured_step(tmp_path: Path) -> Non
     file = tmp_path / "rollout.py"
     changed = _act(file, ROLLOUT)
     assert ACT_AND_WRITE in changed
-    call = (
-        '        scores = act(torch.as_tensor([step], device="cuda"), seen, done)\n        seen ='
-    )
+    call = '        scores = act(torch.full((1,), step, device="cuda"), seen, done)\n        seen ='
     assert call in changed
     out, namespace = io.StringIO(), dict[str, object]()
     with EmulatedDevice(), contextlib.redirect_stdout(out):

@@ -312,7 +312,7 @@ class Extraction:
             given = [
                 f'torch.as_tensor({each}, device="cuda")'
                 if each in frozen and each not in stands_for
-                else f'torch.as_tensor([{each}], device="cuda")'
+                else f'torch.full((1,), {each}, device="cuda")'
                 if each == self.row
                 else stands_for.get(each, each)
                 for each in arguments
@@ -322,7 +322,9 @@ class Extraction:
             if group.test is not None:
                 call = f"if {group.test}:\n{textwrap.indent(call, self._indent)}"
             calls += call
-        if "torch.as_tensor(" in calls and not re.search(r"^import torch$", self.text, re.M):
+        if re.search(r"torch\.(as_tensor|full)\(", calls) and not re.search(
+            r"^import torch$", self.text, re.M
+        ):
             raise NoProposal("it reads values of the host, and the file has no `import torch`")
         made = ast.parse(functions).body
         self.wrapper.check([each for each in made if isinstance(each, ast.FunctionDef)])
