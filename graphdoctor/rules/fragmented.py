@@ -66,7 +66,7 @@ def fragmented(regions: Sequence[Region]) -> Finding | None:
         else "Findings split"
     )
     launches = count_text(sum(region.launches for region in small), "launch")
-    have = f"has only {launches}" if len(small) == 1 else f"have only {launches} in total"
+    have = f"has {launches}" if len(small) == 1 else f"have {launches} in total"
     return Fragmented.finding(
         f"{subject} the step into {count_text(len(regions), 'region')}. {len(small)} of them {have}, too "
         "few for a graph to pay off.",

@@ -78,7 +78,7 @@ def _help(report: Report) -> str:
 
 def busy_text(estimate: Estimate) -> str:
     """How long the GPU works in an eager step: no graph takes less, so this bounds the speedup."""
-    return f"GPU busy for {time_range(estimate.device_busy_us)} of it"
+    return f"GPU busy {time_range(estimate.device_busy_us)}"
 
 
 def write_speedup(page: Page, report: Report) -> None:
@@ -174,16 +174,15 @@ def write_end(page: Page, report: Report) -> None:
     found = active(report.findings)
     causes = causes_of(entries_of(0, report.findings))
     counts = counts_text(causes, len(report.findings) - len(found))
-    emulated = "graphdoctor emulated the GPU." if report.machine.device == "emulated" else ""
-    if counts or emulated:
-        page.paragraph(f"{f'{counts}. ' if counts else ''}{emulated}".rstrip())
-    rest = []
+    sentences = [f"{counts}."] if counts else []
+    if report.machine.device == "emulated":
+        sentences.append("graphdoctor emulated the GPU.")
     if found:
-        rest.append(f"`graphdoctor explain {worst_first(found)[0].rule}` explains a rule.")
+        sentences.append(f"`graphdoctor explain {worst_first(found)[0].rule}` explains a rule.")
     if not page.look.show_all:
-        rest.append("Use --all for regions, the time breakdown and the machine.")
-    if rest:
-        page.paragraph(" ".join(rest), style="dim")
+        sentences.append("Use --all for all details.")
+    if sentences:
+        page.paragraph(" ".join(sentences), style="dim")
     following = _next(report)
     if following:
         page.paragraph(f"Next: {following}", style="bold")
