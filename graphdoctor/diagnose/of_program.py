@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from graphdoctor import __version__
 from graphdoctor.target.program.launch import Ended, Program
@@ -14,13 +14,13 @@ from graphdoctor.target.program.watch import Watch
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.program import (
+    ON_CPU,
     PROGRAM_SCHEMA_VERSION,
     Ending,
     HostWait,
     NotReached,
     ProgramReport,
     ProgramStep,
-    modules_to_move,
     to_gpu,
 )
 from graphdoctor.values.report import Machine, Report
@@ -29,7 +29,6 @@ NO_STEPS = (
     "No step was seen that repeats: neither training steps, which end with optimizer.step(), nor two"
     " calls of a module from one line."
 )
-ON_CPU = "The step runs on the CPU, where a CUDA graph does nothing."
 
 
 def program_report(
@@ -37,7 +36,6 @@ def program_report(
 ) -> ProgramReport:
     """What was seen until the program ended, however it ended."""
     reports = [step.outcome for step in watch.steps if isinstance(step.outcome, Report)]
-    on_cpu = _on_cpu(watch.steps)
     return ProgramReport(
         schema_version=PROGRAM_SCHEMA_VERSION,
         tool_version=__version__,
@@ -47,7 +45,7 @@ def program_report(
         exit_code=ended.exit_code,
         wall_s=wall_s,
         diagnosis_s=watch.diagnosis_s,
-        steps=tuple(_step(step, watch.after, wall_s, ended.ending, on_cpu) for step in watch.steps),
+        steps=tuple(_step(step, watch.after, wall_s, ended.ending) for step in watch.steps),
         loading_s=watch.loading_s,
         notes=tuple(_notes(watch)),
         is_on_cpu=machine is None,
@@ -68,17 +66,8 @@ def _too_few(step: SeenStep, after: int) -> str:
     return f"{text} Run more steps{sooner}."
 
 
-def _on_cpu(steps: Iterable[SeenStep]) -> str:
-    """What to do about steps on the CPU: the same for all of them."""
-    modules = modules_to_move((s.mode, s.modules.values()) for s in steps if s.outcome == ON_CPU)
-    return (
-        f"{ON_CPU} First, {to_gpu(modules)}. Or pass `--device cpu-as-is`, to see first what graphs would gain on a"
-        " GPU."
-    )
-
-
-def _step(step: SeenStep, after: int, wall_s: float, ending: Ending, on_cpu: str) -> ProgramStep:
-    """What was seen of one step. `on_cpu` is the reason of each that runs on the CPU."""
+def _step(step: SeenStep, after: int, wall_s: float, ending: Ending) -> ProgramStep:
+    """What was seen of one step."""
     report: Report | None = None
     reason = step.reason
     match step.outcome:
@@ -88,8 +77,6 @@ def _step(step: SeenStep, after: int, wall_s: float, ending: Ending, on_cpu: str
             reason = reason or late
         case str(why):
             reason = reason or why
-    if reason == ON_CPU:
-        reason = on_cpu
     is_reached = bool(step.reason) or isinstance(step.outcome, Report | str)
     if report is None and not reason:
         is_cut = ending == "interrupted"

@@ -17,7 +17,7 @@ from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.processes.launched import rank_and_count
 from graphdoctor.device.processes.overdue import ended_after
 from graphdoctor.diagnose.assemble import could_not_run, machine_info, raises_in_capture
-from graphdoctor.diagnose.of_program import ON_CPU, program_report
+from graphdoctor.diagnose.of_program import program_report
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting
 from graphdoctor.pipeline.stages import report_of, study
 from graphdoctor.record.between_steps import BetweenSteps
@@ -32,7 +32,7 @@ from graphdoctor.target.state.tree import input_leaves
 from graphdoctor.values.errors import GraphDoctorError, RaisesInCapture
 from graphdoctor.values.figures import count_text, joined
 from graphdoctor.values.options import RunOptions
-from graphdoctor.values.program import NotReached, ProgramReport
+from graphdoctor.values.program import ON_CPU, NotReached, ProgramReport
 from graphdoctor.values.recording import Unreached
 from graphdoctor.values.report import Report
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from graphdoctor.reporters.analysis import terminal
 from graphdoctor.reporters.analysis.findings import (
@@ -17,7 +18,7 @@ from graphdoctor.reporters.analysis.findings import (
     write_wrong_replay,
 )
 from graphdoctor.reporters.analysis.gain import fed_by_text
-from graphdoctor.reporters.analysis.summary import VERDICTS, now_figure, write_unknown
+from graphdoctor.reporters.analysis.summary import EMULATED, VERDICTS, now_figure, write_unknown
 from graphdoctor.reporters.frame import SEVERITY_STYLES, CodeRow, Frame, write_frame
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import HORIZONTAL, Page
@@ -26,6 +27,7 @@ from graphdoctor.values.figures import count_text, joined
 from graphdoctor.values.finding import Finding, severity_of
 from graphdoctor.values.locations import Location, line_of, path_text, place_text, places_text
 from graphdoctor.values.program import (
+    ON_CPU,
     HostWait,
     Patch,
     ProgramReport,
@@ -39,15 +41,17 @@ NOT_REACHED, NOT_DIAGNOSED = "NOT REACHED", "NOT DIAGNOSED"
 _WORST_FIRST: tuple[Verdict, ...] = ("unsafe", "unknown", "partly-safe", "safe")
 _TO_MEND = (VERDICTS["unsafe"][0], VERDICTS["partly-safe"][0])
 _MOST_WAITS = 6
+_MOST_MOVED = 4  # steps whose inputs are to be moved
 _LEAST_SHARE = 0.005  # of a row for DataLoaders: what is not 0%
 _LITTLE_SLOWER = 1.05
 _MOST_STEP_COLUMNS = 34
 _MOST_CHANGED = 40  # rows of a change
+_MOST_REMOVED = 3  # of them that a long change takes away in one place
 _LAST_CHANGED = 12  # of them those that are shown of its end, where a new function is called
 _STYLES = {"safe": "green", "partly-safe": "yellow", "unsafe": "red", "unknown": "blue"}
 _MEANINGS = {
     VERDICTS["safe"][0]: "the whole step can run as one CUDA graph",
-    VERDICTS["partly-safe"][0]: "parts of the step can run as CUDA graphs",
+    VERDICTS["partly-safe"][0]: "as the code is, only parts of the step can run as CUDA graphs",
     VERDICTS["unsafe"][0]: "a capture fails, or its replay is wrong",
     VERDICTS["unknown"][0]: "no replay could be verified",
     NOT_REACHED: "too little time or too few steps for a diagnosis",
@@ -147,15 +151,19 @@ def _write_table(page: Page, report: ProgramReport) -> None:
             (f" {number:>2}  ", "dim"),
             (f"{verdict:<{first}}  ", style),
             (f"{shown:<{width}}  {step.begun:>5,}  {step.share:>9.0%}  ", ""),
-            (figure_now(step), "bold"),
+            (figure_now(step) or ("unknown" if step.report is not None else ""), "bold"),
         )
     share = report.loading_s / report.wall_s if report.wall_s else 0.0
     if share >= _LEAST_SHARE:
         page.line((f"     {'DataLoader':<{first + 2 + width + 2 + 5}}  {share:>9.0%}", "dim"))
     meanings = [f"{word}: {meaning}" for word, meaning in _MEANINGS.items() if word in verdicts]
-    if any(figure_now(step) for step in report.steps):
-        meanings.append("speedup now: with the code as it is, as --all shows")
-    meanings.append("host time: its share of the run")
+    if any(_left(step) or step.cured for step in report.steps):
+        meanings.append("error: prevents CUDA graphs, and changes nothing in eager")
+    figures = [figure_now(step) for step in report.steps]
+    if any(figures):
+        none = "; none: no graph would be faster yet" if "none" in figures else ""
+        meanings.append(f"speedup now: before any change, as --all shows{none}")
+    meanings.append("host time: share of the wall time, the rest is outside these steps")
     page.wrapped((f"     {'; '.join(meanings)}", "dim"), indent=5)
     reasons: dict[str, list[int]] = {}
     for number, step in _numbered(report.steps):
@@ -234,14 +242,14 @@ def _write_between(page: Page, report: ProgramReport) -> None:
         return
     page.blank()
     count = count_text(len(waits), "host sync")
-    which = f"{count} between steps, outside every graph"
+    which = f"{count} between steps, outside every graph: nothing to fix"
     if page.look.show_all:
-        page.paragraph(f"{which}:")
+        page.paragraph(f"{which}")
         for step, wait in waits:
             page.hanging("  ", of_wait(step, wait, page.look.base))
         return
     places = places_text((wait.location for _, wait in waits), page.look.base, most=_MOST_WAITS)
-    page.paragraph(f"{which}: {places}")
+    page.paragraph(f"{which} ({places})")
 
 
 def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
@@ -255,7 +263,9 @@ def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
             reasons.setdefault(step.no_change, []).append(number)
     for reason, numbers in reasons.items():
         page.blank()
-        page.hanging(f"no change ({_steps_text(numbers)}): ", reason)
+        is_first = all(_left(report.steps[number - 1]) for number in numbers)
+        then = "; fix the errors first" if is_first else ""
+        page.hanging(f"no change ({_steps_text(numbers)}): ", f"{reason}{then}")
     if patch is None:
         return
     changes = [
@@ -272,6 +282,8 @@ def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
         write_frame(page, Frame(title, "bold green", headline, notes=notes))
     for index, (location, rows) in enumerate(frames):
         is_last = index == len(frames) - 1
+        if len(rows) > _MOST_CHANGED and not page.look.show_all:
+            rows = [*_without_removed(rows)]
         if len(rows) > _MOST_CHANGED and not page.look.show_all:
             left_out = len(rows) - _MOST_CHANGED
             where = f" in {diff_file}" if diff_file else " (--all shows them)"
@@ -290,6 +302,16 @@ def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
         )
 
 
+def _without_removed(rows: Sequence[CodeRow]) -> Iterator[CodeRow]:
+    """The rows of a long change with the first and last line of each run of removed lines."""
+    for is_removed, run in groupby(rows, key=lambda row: row.gutter == "-"):
+        shown = [*run]
+        if is_removed and len(shown) > _MOST_REMOVED:
+            count = len(shown) - 2
+            shown = [shown[0], CodeRow("", f"... {count} more lines removed", "dim"), shown[-1]]
+        yield from shown
+
+
 def _gains_now(step: ProgramStep) -> bool:
     """Whether the table gives a speedup, so that a reader looks for the change that brings it."""
     return figure_now(step) not in ("", "none")
@@ -302,6 +324,14 @@ def _patch_notes(patch: Patch) -> Iterator[tuple[str, str]]:
         yield "note", f"no diff: {patch.tried}"
     if patch.shapes:
         yield "note", patch.shapes
+    added = [line[1:] for line in patch.diff.splitlines() if line.startswith("+")]
+    if any("torch.rand" in line for line in added):
+        yield "note", "Each replay draws new random numbers."
+    if any(line.strip() == "import graphdoctor" for line in added):
+        yield (
+            "note",
+            "The changed program imports graphdoctor; --plain writes a change that needs torch only.",
+        )
 
 
 def of_patch(patch: Patch) -> str:
@@ -417,7 +447,7 @@ def _write_end(
     is_measured = any(step.report and step.report.measurement for step in report.steps)
     basis = f" Speedups are over eager, predicted for {on}." if on and not is_measured else ""
     if any(step.report and step.report.machine.device == "emulated" for step in report.steps):
-        basis += " graphdoctor emulated the GPU."
+        basis += f" {EMULATED}"
     page.blank()
     counts = f"{', '.join(parts)}." if parts else ""
     if counts or basis:
@@ -454,6 +484,12 @@ def orders_of(
     left = {n: found for n, step in _numbered(report.steps) if (found := _left(step))}
     refused = {n: rules for n in left if (rules := _refused(report.steps[n - 1], left[n]))}
     others = [n for n in left if n not in refused]
+    if any(step.reason == ON_CPU for step in report.steps):
+        yield (
+            "Predict what CUDA graphs gain on a GPU, compared with the same GPU without graphs:",
+            f"graphdoctor run --device cpu-as-is {command}",
+        )
+        yield f"{_moved(report)} Then run the program again:", f"graphdoctor run {command}"
     if patch is None or not patch.diff:
         if report.is_on_cpu and any(step.report for step in report.steps):
             yield _moved(report), f"graphdoctor run {command}"
@@ -493,8 +529,10 @@ def orders_of(
 
 
 def _moved(report: ProgramReport) -> str:
-    move = to_gpu(modules_to_move((step.mode, step.modules) for step in report.steps))
-    return f"{move[0].upper()}{move[1:]}."
+    moved = [step for step in report.steps if step.report is not None or step.reason == ON_CPU]
+    move = to_gpu(modules_to_move((step.mode, step.modules) for step in moved))
+    lines = [_name(step).partition(", ")[2] for step in moved]
+    return f"{move[0].upper()}{move[1:]}: the tensors that {joined(lines[:_MOST_MOVED])} read."
 
 
 def _left(step: ProgramStep) -> list[Finding]:

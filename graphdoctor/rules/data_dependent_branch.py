@@ -83,9 +83,12 @@ def _message(read: Read, branch: Branch) -> str:
     where = place_words(read.op.location, read.op.location)
     here = place_words(branch.location, read.op.location) if branch.line != _line(read) else ""
     at = f" on {here}" if here and here != where else ""
+    frozen = "A replay always takes the captured branch"
+    if branch.kind == "assert":
+        frozen = "In a replay, the assertion never fails"
     return (
         f"Data-dependent control flow: `{branch.text}`{at} is a host sync on a {tensor_words(read.use)}. "
-        "A replay always takes the captured branch"
+        f"{frozen}"
     )
 
 

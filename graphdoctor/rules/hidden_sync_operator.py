@@ -52,7 +52,7 @@ class HiddenSyncOperator(RecordingRule):
             for op in iteration.ops:
                 fact = _sync_in(op)
                 if fact is not None:
-                    message = f"{_does(op, fact)}. {_sentence(evidence_words(fact))}"
+                    message = f"{_does(op, fact)}. This was {evidence_words(fact)}."
                     yield at_op(
                         iteration.index,
                         op,

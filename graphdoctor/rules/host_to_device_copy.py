@@ -13,6 +13,8 @@ from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
 
+_OTHER_NUMBERS = " After the fix, the same seed draws other numbers."
+
 
 class HostToDeviceCopy(RecordingRule):
     """A tensor is copied from the CPU to the GPU.
@@ -57,14 +59,18 @@ class HostToDeviceCopy(RecordingRule):
                 if transfer.non_blocking and transfer.source.pinned:
                     continue  # captured; a replay copies whatever that memory then holds
                 place = transfer.op.location
+                edits = (
+                    as_slice(place) or index_made_on_gpu(place)
+                    if transfer.hidden
+                    else made_on_gpu(place)
+                )
+                moves_draw = any("torch.rand" in edit.new_text for edit in edits)
                 yield at_op(
                     iteration.index,
                     transfer.op,
-                    _message(transfer),
+                    f"{_message(transfer)}{_OTHER_NUMBERS if moves_draw else ''}",
                     fix=for_drawn_copy(place) or for_copy(transfer, iteration),
-                    edits=as_slice(place) or index_made_on_gpu(place)
-                    if transfer.hidden
-                    else made_on_gpu(place),
+                    edits=edits,
                 )
 
     @staticmethod

@@ -13,6 +13,8 @@ from graphdoctor.values.report import Machine, Mode, Report
 
 PROGRAM_SCHEMA_VERSION = 1
 
+ON_CPU = "The step runs on the CPU, where a CUDA graph does nothing."  # a step's `reason`
+
 Ending = Literal["finished", "ended by graphdoctor", "raised", "interrupted"]
 
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from graphdoctor.reporters import program_page
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.program import CalledModule, Patch, ProgramStep
+from graphdoctor.values.program import ON_CPU, CalledModule, Patch, ProgramStep
 from graphdoctor.values.report import RankOutcome
 from tests.support.reports import (
     BASE,
@@ -55,7 +55,7 @@ def test_ranks_are_named_once_for_steps_that_agree_on_them() -> None:
 def test_a_safe_step_is_one_row() -> None:
     page = program_page.render(of_program(step_of(SAFE)), Look(base=BASE))
     assert "1 step: 1 SAFE. The program ran to its end (exit code 0).\n" in page
-    assert "\n     SAFE: the whole step can run as one CUDA graph; speedup now: with the" in page
+    assert "\n     SAFE: the whole step can run as one CUDA graph; speedup now: before" in page
     assert page.count("SAFE") == 3
     assert page.endswith("\nUse --all for each step's page.\n")
 
@@ -99,18 +99,26 @@ def test_a_program_on_the_cpu_is_moved_before_its_change_is_tried() -> None:
     patch = Patch("not tried", DIFF, BASE)
     step = replace(step_of(SAFE), change="replay `model` as a CUDA graph")
     following = orders(step, patch=patch, is_on_cpu=True)
-    assert following.startswith(
-        "  1. Move the model and its inputs to the GPU.\n  2. Try the change."
-    )
+    assert following.startswith("  1. Move the model and its inputs to the GPU: the tensors that ")
     placed = replace(step, modules=(CalledModule("Net", "model", "train.py", 12),))
     following = " ".join(orders(placed, patch=patch, is_on_cpu=True).split())
-    first = 'Add `model.to("cuda")` after line 12 of train.py, and move the inputs to the GPU.'
-    assert following.startswith(f"1. {first} 2. Try the change.")
+    first = 'Add `model.to("cuda")` after line 12 of train.py, and move the inputs to the GPU: the'
+    assert following.startswith(f"1. {first} tensors that train.py:31-34 read. 2. Try the change.")
     layer = replace(
         step_of(SAFE), mode="inference", modules=(CalledModule("Net", "self.fc", "train.py", 7),)
     )
     training = replace(placed, mode="training")
     assert "self.fc" not in orders(layer, training, patch=patch, is_on_cpu=True)
+
+
+def test_a_program_on_the_cpu_says_what_to_type_first() -> None:
+    model = CalledModule("Net", "model", "train.py", 12)
+    step = replace(step_of(SAFE), report=None, reason=ON_CPU, modules=(model,))
+    following = " ".join(orders(step, patch=None).split())
+    predict, _, move = following.partition(" 2. ")
+    assert predict.endswith("graphdoctor run --device cpu-as-is train.py --epochs 1")
+    assert move.startswith('Add `model.to("cuda")` after line 12 of train.py, and move the inputs')
+    assert move.endswith(" graphdoctor run train.py --epochs 1")
 
 
 def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:
@@ -121,8 +129,8 @@ def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:
     assert "= GD101: `tmp.sum().item()` makes the host wait" in handled
     words = " ".join(handled.split())
     assert "(models/branch.py:31). The change reads the value after the captured part." in words
-    assert "Keep the decision" not in handled and "= then: speedup" not in handled
-    assert "Keep the decision" in second and "= then: speedup 2.4x" in second
+    assert "Keep the decision" not in handled and "= then: " not in handled
+    assert "Keep the decision" in second and "= then: 2.4x" in second
     assert "2 errors to fix" not in page and "2 errors, 1 error handled by the change." in page
 
 
@@ -196,6 +204,19 @@ def test_a_long_change_is_cut_and_says_where_the_rest_is() -> None:
         report, Look(base=BASE), diff_file="fix.diff"
     )
     assert "line_30" in program_page.render(report, Look(base=BASE, show_all=True))
+
+
+def test_a_long_change_leaves_out_what_it_removes_and_shows_what_it_adds() -> None:
+    removed = "".join(f"-line_{number} = 0\n" for number in range(30))
+    added = "".join(f"+other_{number} = torch.rand(1)\n" for number in range(30))
+    diff = f"--- a/train.py\n+++ b/train.py\n@@ -1,30 +1,30 @@\n{removed}{added}"
+    changed = replace(step_of(SAFE), change="replay")
+    report = replace(of_program(changed), patch=Patch("not tried", diff, BASE))
+    page = program_page.render(report, Look(base=BASE))
+    assert "... 28 more lines removed\n" in page
+    assert "line_0 " in page and "line_29 " in page and "line_15" not in page
+    assert all(f"other_{number} " in page for number in range(30))
+    assert "= note: Each replay draws new random numbers.\n" in page
 
 
 def test_steps_that_cannot_be_diagnosed_for_one_reason_share_a_warning() -> None:

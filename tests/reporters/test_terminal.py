@@ -166,7 +166,7 @@ def test_a_page_says_whether_a_gpu_confirmed_its_findings() -> None:
     for report, is_emulated in ((on_gpu, False), (PARTLY_SAFE, True)):
         page = render(report, Look())
         assert "(confirmed by a run)" in page
-        assert ("graphdoctor emulated the GPU." in page) == is_emulated
+        assert ("The runs used an emulated GPU" in page) == is_emulated
 
 
 def test_a_fix_below_the_first_three_has_its_code() -> None:
@@ -189,13 +189,13 @@ def test_notes_below_the_first_finding_have_no_code() -> None:
 
 def test_the_gain_of_the_fix_is_at_the_finding_to_fix_next() -> None:
     page = render(COMPARED, Look(base=BASE))
-    gain = "= then: speedup 2.4x (1.8x to 3.2x) predicted, whole step as one graph"
+    gain = "= then: 2.4x (1.8x to 3.2x) predicted, whole step captured after this fix\n"
     assert page.count("= then:") == 1
     assert page.index("error[GD101]") < page.index(gain) < page.index("error[GD204]")
     fix = change(COMPARED.recommendation.next_fix, captured_share=0.74, others=("GD204",))
     advice = change(COMPARED.recommendation, next_fix=fix)
     words = " ".join(render(change(COMPARED, recommendation=advice), Look()).split())
-    assert "predicted, 74% of launches in graphs, with GD204 fixed too" in words
+    assert "predicted, 74% of launches captured after this fix and that of GD204" in words
 
 
 def test_the_last_line_says_what_to_do_next() -> None:
@@ -292,7 +292,7 @@ def test_suppressed_findings_are_counted_and_shown_with_all() -> None:
     assert everything.index("Suppressed \u2500") < everything.index("GD101 host-read models/branch")
     assert "capture fails: known since May" in everything.replace("\n  ", " ")
     nothing_else = render(change(report, findings=(known,)), Look(base=BASE))
-    assert "\n1 suppressed. graphdoctor emulated the GPU." in nothing_else
+    assert "\n1 suppressed. The runs used an emulated GPU; this command needs none." in nothing_else
 
 
 def test_why_and_the_whole_fix_are_for_all() -> None:

@@ -688,6 +688,26 @@ def test_the_edits_of_a_branch_are_those_of_its_cure(example: Example, texts: li
     assert [edit.new_text for one in found for edit in one.edits] == texts
 
 
+def test_an_assertion_never_fails_in_a_replay() -> None:
+    (found,) = [one for one in diagnosed(asserted).findings if one.rule == "GD107"]
+    assert found.message.endswith("In a replay, the assertion never fails.")
+
+
+@pytest.mark.parametrize("is_drawn", [True, False])
+def test_a_draw_that_moves_to_the_gpu_is_said_to_give_other_numbers(*, is_drawn: bool) -> None:
+    def drawn() -> object:
+        def step(x):
+            return x + torch.randn(4).to(x.device)
+
+        def filled(x):
+            return x + torch.ones(4).to(x.device)
+
+        return step if is_drawn else filled, (cuda(8, 4),)
+
+    (found,) = [one for one in diagnosed(drawn).findings if one.rule == "GD104"]
+    assert (" the same seed draws other numbers." in found.message) == is_drawn
+
+
 def causal() -> object:
     mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device="cuda")
 

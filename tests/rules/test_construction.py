@@ -40,7 +40,7 @@ def cure(path: Path, construction: str, *, tensor_rate: bool = False) -> str:
         (
             "optimizer = optim.Adam(\n    net.parameters(),\n    lr=1e-3,\n    eps=1e-6,\n)\nother = optim.Adam(other)",
             "Pass `capturable=True` to `optim.Adam()` (lines 1-5 of train.py):",
-            "optimizer = optim.Adam(\n    net.parameters(),\n    lr=1e-3,\n    eps=1e-6,\n    capturable=True,\n)",
+            "optimizer = optim.Adam(\n    net.parameters(), lr=1e-3, eps=1e-6, capturable=True)",
         ),
         (
             "if torch.cuda.is_available():\n    net.cuda()\nself.optimizer = Adam(p)",
@@ -54,13 +54,13 @@ def cure(path: Path, construction: str, *, tensor_rate: bool = False) -> str:
         ),
         (
             'gpu = torch.device("cuda" if torch.cuda.is_available() else "cpu")\noptimizer = Adam(p)',
-            'Pass `capturable=gpu.type == "cuda"` to `Adam()` (line 2 of train.py):',
-            'optimizer = Adam(p, capturable=gpu.type == "cuda")',
+            'Pass `capturable=(gpu.type == "cuda")` to `Adam()` (line 2 of train.py):',
+            'optimizer = Adam(p, capturable=(gpu.type == "cuda"))',
         ),
         (
-            'gpu = "cuda" if torch.cuda.is_available() else "cpu"\noptimizer = Adam(p)',
-            'Pass `capturable=torch.device(gpu).type == "cuda"` to `Adam()` (line 2 of train.py):',
-            'optimizer = Adam(p, capturable=torch.device(gpu).type == "cuda")',
+            'gpu = "cuda:0" if torch.cuda.is_available() else "cpu"\noptimizer = Adam(p)',
+            'Pass `capturable=(gpu == "cuda:0")` to `Adam()` (line 2 of train.py):',
+            'optimizer = Adam(p, capturable=(gpu == "cuda:0"))',
         ),
         (
             "optimizer = getattr(optim, args.optim)(p, lr=lr)",

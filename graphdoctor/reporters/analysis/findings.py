@@ -202,8 +202,12 @@ def _speedups(cause: Sequence[Entry], reports: Mapping[int, Report]) -> list[str
         text = speedup_after(finding, advice.next_fix if advice is not None else None)
         if text:
             found.setdefault(step, text)
-    steps = {entry.step for entry in cause}
-    return [f"step {step}: {text}" if len(steps) > 1 else text for step, text in found.items()]
+    if len({entry.step for entry in cause}) == 1:
+        return [*found.values()]
+    entries: dict[str, list[Entry]] = {}
+    for step, text in found.items():
+        entries.setdefault(text, []).append(Entry(step, cause[0].finding))
+    return [f"{prefix_of(those)}{text}" for text, those in entries.items()]
 
 
 def _fix_with_code(findings: Sequence[Finding]) -> str:
@@ -230,9 +234,9 @@ def speedup_after(finding: Finding, next_fix: NextFix | None) -> str:
     if next_fix is None or (finding.rule, finding.location) != (next_fix.rule, next_fix.location):
         return ""
     share = next_fix.captured_share
-    scope = "whole step as one graph" if share == 1.0 else f"{share:.0%} of launches in graphs"
-    also = f", with {' and '.join(next_fix.others)} fixed too" if next_fix.others else ""
-    return f"speedup {ratio_range(next_fix.speedup)} predicted, {scope}{also}"
+    scope = "whole step" if share == 1.0 else f"{share:.0%} of launches"
+    fixes = " and ".join(("this fix", *(f"that of {one}" for one in next_fix.others)))
+    return f"{ratio_range(next_fix.speedup)} predicted, {scope} captured after {fixes}"
 
 
 def _callers(page: Page, finding: Finding) -> list[str]:

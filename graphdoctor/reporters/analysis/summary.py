@@ -25,6 +25,7 @@ from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Report, Verdict
 from graphdoctor.values.speed import NO_STRATEGY, Estimate, Measurement, StrategyOutcome
 
+EMULATED = "The runs used an emulated GPU; this command needs none."
 WHOLE = "whole"  # the strategy whose gain is that of the graph that was captured
 VERDICTS: dict[Verdict, tuple[str, str]] = {
     "safe": ("SAFE", "bold green"),
@@ -176,7 +177,7 @@ def write_end(page: Page, report: Report) -> None:
     counts = counts_text(causes, len(report.findings) - len(found))
     sentences = [f"{counts}."] if counts else []
     if report.machine.device == "emulated":
-        sentences.append("graphdoctor emulated the GPU.")
+        sentences.append(EMULATED)
     if found:
         sentences.append(f"`graphdoctor explain {worst_first(found)[0].rule}` explains a rule.")
     if not page.look.show_all:

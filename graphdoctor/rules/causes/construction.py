@@ -68,12 +68,17 @@ class Construction(NamedTuple):
         return fix, instead_of_call(self.file, self.call, new) if is_complete else ()
 
     def _with_arguments(self, texts: list[str]) -> str:
-        """The statement with these arguments, indented: a line for each argument if one line is too long."""
+        """The statement with these arguments, indented, and over several lines if one is too long."""
         before, after = ast.unparse(self.statement), ast.unparse(self.call)
         chooses = ast.unparse(self.call.func)
         code = before.replace(after, f"{chooses}({', '.join(texts)})")
         if len(code) > _LONGEST:
-            arguments = "".join(f"    {each},\n" for each in texts)
+            lines = [""]
+            for each in texts:
+                if lines[-1] and len(lines[-1]) + len(each) > _LONGEST - len("    , ,"):
+                    lines.append("")
+                lines[-1] += f"{' ' if lines[-1] else ''}{each},"
+            arguments = "\n".join(f"    {each}" for each in lines).removesuffix(",")
             code = before.replace(after, f"{chooses}(\n{arguments})")
         return indent(code, "    ")
 
@@ -102,24 +107,23 @@ class Construction(NamedTuple):
             target = each.targets[0]
             is_seen = scope_at(self.file, each.lineno) in (tree, scope)
             if is_seen and len(each.targets) == 1 and isinstance(target, (ast.Name, ast.Attribute)):
-                if _chooses_gpu(each.value):
-                    name = ast.unparse(target)
-                    device = name if isinstance(each.value, ast.Call) else f"torch.device({name})"
-                    return f'{device}.type == "cuda"'
+                if chosen := _gpu_chosen_by(each.value):
+                    kind = ".type" if isinstance(each.value, ast.Call) else ""
+                    return f'({ast.unparse(target)}{kind} == "{chosen}")'
                 if _asks_for_gpu(each.value) and isinstance(each.value, (ast.BoolOp, ast.Call)):
                     return ast.unparse(target)
         is_asked = any(_asks_for_gpu(each) == "torch.cuda.is_available()" for each in statements)
         return "torch.cuda.is_available()" if is_asked else ""
 
 
-def _chooses_gpu(value: ast.expr) -> bool:
-    """Whether it is `"cuda" if ... else "cpu"`, or a device of it."""
+def _gpu_chosen_by(value: ast.expr) -> str:
+    """ "cuda" of `"cuda" if ... else "cpu"`, and the type of a device of it; "" for anything else."""
     match value:
         case ast.Call(args=[inner]) if last_name(value.func) == "device":
-            return _chooses_gpu(inner)
-        case ast.IfExp(body=ast.Constant(value=str(name))):
-            return name.startswith("cuda")
-    return False
+            return _gpu_chosen_by(inner).partition(":")[0]
+        case ast.IfExp(body=ast.Constant(value=str(name))) if name.startswith("cuda"):
+            return name
+    return ""
 
 
 def _asks_for_gpu(node: ast.AST) -> str:

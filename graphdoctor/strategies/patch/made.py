@@ -33,7 +33,7 @@ _FAILED = ("raised", "interrupted")
 _SHAPES_PLAIN = (
     "The captured step runs a batch of another shape, such as a shorter last one, eagerly."
 )
-_SHAPES = f"{_SHAPES_PLAIN} If the shape repeats, it gets a second graph."
+_SHAPES = f"{_SHAPES_PLAIN} If the shape repeats, it gets a second graph. Its results are copies, which you may keep."
 _TIMED_RUNS = 3  # of each, in turns
 
 
@@ -112,7 +112,7 @@ def _proposals(
         reason = f"{found[0].edit} is {found[0].exactness}, which --allow {allowed} leaves out"
     slow = [each.gain for each in kept if each.gain and each.gain.mid < SMALLEST_GAIN]
     if slow and len(slow) == len(kept):
-        reason = f"not worth it: predicted {ratio_range(slow[0])}"
+        reason = f"as the code is, graphs would not be faster: predicted {ratio_range(slow[0])}"
     return tuple(each for each in kept if each.gain not in slow), reason
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from graphdoctor.values.program import ON_CPU, to_gpu
 from tests.support.programs import NEVER, Ran, run
 
 HEAD = """\
@@ -424,8 +425,8 @@ with torch.no_grad():
         model(x + i)
 """
     (step,) = ran(tmp_path, body).report.steps
-    assert step.report is None and "runs on the CPU" in step.reason
-    assert 'add `model.to("cuda")` after line 6 of program.py' in step.reason
+    assert step.report is None and step.reason == ON_CPU
+    assert 'add `model.to("cuda")` after line 6 of program.py' in to_gpu(step.modules)
     moved = body.replace("\nwith", '\nmodel.to("cuda")\nx = x.cuda()\nwith', 1)
     (told,) = ran(tmp_path, moved).report.steps
     assert told.report is not None and told.report.verdict == "safe"

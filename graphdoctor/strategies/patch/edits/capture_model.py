@@ -82,7 +82,9 @@ def gain_of_modules(report: Report) -> str:
     if row.status in _NOT_TRIED and row.predicted is not None:
         return f" ({_figure(row)})"
     if row.status != "verified":
-        raise NoProposal(f"graphs of its modules are not verified: {row.reason}")
+        is_unfit = row.status == "unfit"
+        failed = "" if is_unfit else "graphs of its modules are not verified: "
+        raise NoProposal(f"{failed}{row.reason}{' as the code is' if is_unfit else ''}")
     return f" ({_figure(row)})"
 
 
@@ -96,7 +98,9 @@ def _figure(row: StrategyOutcome) -> str:
     if row.predicted is None:
         return "no gain is predicted or measured"
     if row.predicted.mid < SMALLEST_GAIN:
-        raise NoProposal(f"not worth it: predicted {ratio_range(row.predicted)}")
+        raise NoProposal(
+            f"as the code is, graphs would not be faster: predicted {ratio_range(row.predicted)}"
+        )
     return f"{ratio_range(row.predicted)}, predicted"
 
 
