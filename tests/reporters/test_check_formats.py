@@ -272,6 +272,17 @@ def test_markdown_fits_into_a_comment(count: int) -> None:
     assert ("do not fit" in text) == (count > 1)
 
 
+def test_the_code_of_a_fix_is_shown_as_it_is_pasted() -> None:
+    fix = "Pass `capturable=True`:\n\n    opt = Adam(\n        p, capturable=True)\n\nOr use SGD."
+    check = checked({"one": report(finding(fix=fix))})
+    code = "```python\nopt = Adam(\n    p, capturable=True)\n```"
+    assert rendered("markdown", check).count(code) == 1
+    page = rendered("full", check)
+    start = page.index("Pass `capturable=True`:\n") - page.rindex("\n", 0, page.index("Pass `c"))
+    margin = " " * (start - 1)
+    assert f"{margin}opt = Adam(\n{margin}    p, capturable=True)\n" in page
+
+
 def test_markdown_has_no_html_and_no_mention_of_the_model_s() -> None:
     text = re.sub(r"(?s)(`+)(?!`).*?(?<!`)\1(?!`)", "", rendered("markdown"))  # without code
     assert "<script" not in text and "@nobody" not in text

@@ -47,6 +47,8 @@ def _write_new(page: Page, check: Check, new: list[Occurrence]) -> None:
             for worse in filter(None, (wording.came_with(check, one) for one in cause)):
                 page.hanging(f"{' ' * INDENT}With  ", worse)
             page.hanging(f"{' ' * INDENT}Fix   ", wording.fix_line(cause[0].checked.finding))
+            for line in wording.fix_code(cause[0].checked.finding):
+                page.line((f"{' ' * INDENT}      {line}", "cyan"))
     if causes[in_full:]:
         page.paragraph("--all shows the others in full too.", indent=INDENT, style="dim")
     page.blank()

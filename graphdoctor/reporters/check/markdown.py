@@ -123,6 +123,9 @@ def _cause(check: Check, cause: Sequence[Occurrence]) -> str:
         "",
         f"*Fix:* {escaped(wording.fix_line(finding))}",
     ]
+    if text := "\n".join(wording.fix_code(finding)):
+        fence = _fence(text, 3)
+        lines += ["", f"{fence}python", text, fence]
     return "\n".join(lines)
 
 

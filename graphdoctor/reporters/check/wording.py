@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import dedent
 from typing import NamedTuple
 
-from graphdoctor.reporters.page import blocks, rows
+from graphdoctor.reporters.page import CODE_INDENT, blocks, rows
 from graphdoctor.values.check import (
     Check,
     CheckedFinding,
@@ -73,6 +74,13 @@ def code_lines(finding: Finding) -> list[str]:
 def fix_line(finding: Finding) -> str:
     """The first paragraph of the fix, on one line."""
     return visible(" ".join(next(blocks(finding.fix), "").split()))
+
+
+def fix_code(finding: Finding) -> list[str]:
+    """The lines of code that the first paragraph of the fix introduces."""
+    _, *rest = [*blocks(finding.fix)] or [""]
+    is_code = bool(rest) and rest[0].startswith(CODE_INDENT)
+    return [*visible_lines(dedent(rest[0]))] if is_code else []
 
 
 def library_note(checked: CheckedFinding) -> str:
