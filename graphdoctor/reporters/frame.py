@@ -61,7 +61,13 @@ def write_frame(page: Page, frame: Frame) -> None:
         page.line((f"{margin} |", "blue"))
     for row in frame.rows:
         head = f"{margin} {row.gutter} " if row.gutter in "+-" else f"{row.gutter:>{digits}} | "
-        page.cropped((head, "blue"), row.text, row.style)
+        is_added = row.gutter == "+" and not row.text.lstrip().startswith("#")
+        if is_added:  # a call of a new function is read to its end
+            code = row.text.lstrip()
+            indent = " " * (len(row.text) - len(code))
+            page.hanging(f"{head}{indent}", code, style=row.style, head_style="blue")
+        else:
+            page.cropped((head, "blue"), row.text, row.style)
         if row.under:
             _write_under(page, margin, row, frame.title_style)
     for label, text in frame.notes:

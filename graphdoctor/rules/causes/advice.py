@@ -186,8 +186,9 @@ def for_wait(op: Op, iteration: Iteration) -> str:
 def for_size(op: Op, iteration: Iteration) -> str:
     """In the place of an operator whose result is as large as values say."""
     if op.base_name == "nonzero" and _constant_state(op.inputs[0], iteration):
+        call = written(op.location, frozenset({"nonzero"}), frozenset()) or "nonzero()"
         return (
-            "The tensor is the same in each step: call nonzero() once, before the step, and use its result in each"
+            f"The tensor is the same in each step: compute `{call}` once, before the step, and pass the result to the"
             " step."
         )
     if op.base_name in ("index", "masked_select") and _is_constant(op, iteration):
