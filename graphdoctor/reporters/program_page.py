@@ -161,7 +161,7 @@ def _write_table(page: Page, report: ProgramReport) -> None:
         meanings.append("error: prevents CUDA graphs, and changes nothing in eager")
     figures = [figure_now(step) for step in report.steps]
     if any(figures):
-        none = "; none: no graph would be faster yet" if "none" in figures else ""
+        none = "; none: no faster graph found" if "none" in figures else ""
         meanings.append(f"speedup now: before any change, as --all shows{none}")
     meanings.append("host time: share of the wall time, the rest is outside these steps")
     page.wrapped((f"     {'; '.join(meanings)}", "dim"), indent=5)
