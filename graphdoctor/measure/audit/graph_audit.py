@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -24,6 +25,7 @@ from graphdoctor.device.observe.operators import (
     tensors_of,
     written_tensors,
 )
+from graphdoctor.device.observe.patches import Patches
 from graphdoctor.device.observe.storages import (
     Geometry,
     StorageInfo,
@@ -219,6 +221,7 @@ class GraphAudit(GraphCounts):
         self._under_way: dict[int, _UnderWay] = {}
         self._captures: WeakKeyDictionary[Any, _Capture] = WeakKeyDictionary()
         self._outputs = HeldOutputs(self._table)
+        self._compilers: Patches | None = None  # of torch.compile, once it captures
         self._changed = ChangedMemory(self._table)
         self._verifier = (
             ReplayVerifier(
@@ -241,6 +244,9 @@ class GraphAudit(GraphCounts):
             with super().on(graph_type), self._changed.on(), audited(self):
                 yield
         finally:
+            if self._compilers is not None:
+                self._compilers.undo()
+                self._compilers = None
             if device is not None:
                 device.detach(self._outputs)
 
@@ -280,6 +286,7 @@ class GraphAudit(GraphCounts):
             holders = self._holders()
             begun = super()._capture_begin(method, graph, *args, **kwargs)
             self._captures.pop(graph, None)
+            self._see_rebuilt_outputs()
             is_real = self._emulated is None
             uses = _CaptureUses(self._table, self._made, has_addresses=is_real)
             origins = NumberOrigins(self._table)
@@ -317,6 +324,29 @@ class GraphAudit(GraphCounts):
             )
             self._outputs.is_capturing = True
         return begun
+
+    def _see_rebuilt_outputs(self) -> None:
+        """Watch outputs of torch.compile's graphs, which the captures do not make."""
+        trees = sys.modules.get("torch._inductor.cudagraph_trees")  # there once it captures
+        node = getattr(trees, "CUDAGraphNode", None)
+        if node is None or self._compilers is not None:
+            return
+        self._compilers = Patches()
+        self._compilers.replace(node, "_reconstruct_from_tensor_metadata", self._rebuilds)
+
+    def _rebuilds(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def rebuild(node: Any, *args: Any, **kwargs: Any) -> Any:
+            tensor = method(node, *args, **kwargs)
+            graph = getattr(node, "graph", None)
+            # None while the node wraps its inputs, before its capture.
+            capture = self._captures.get(graph) if graph is not None else None
+            if capture is not None and not self.is_paused and is_plain(tensor):
+                with suppress(RuntimeError):  # of memory that torch has taken away
+                    self._outputs.add_rebuilt(capture.outputs, tensor, capture.replays)
+            return tensor
+
+        return rebuild
 
     def _capture_end(
         self, method: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any

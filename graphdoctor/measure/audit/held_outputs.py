@@ -18,7 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from graphdoctor.device.observe.operators import Call, Observer, OperatorFacts, tensors_of
 from graphdoctor.device.observe.storages import Geometry, StorageTable, is_plain
 from graphdoctor.measure.audit.places import VariablesWalk
-from graphdoctor.source.trees import scope_at, tree_of
+from graphdoctor.source.trees import owner_of, scope_at, tree_of
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.paths import StatePath
 from graphdoctor.target.state.snapshot import plain_torch
@@ -50,13 +50,17 @@ class _Made(NamedTuple):
     kept_at: Location | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Output:
-    """A storage that a capture made and that was there in the graph's first replay."""
+    """Memory that a graph writes: a storage of its capture, or all storages that torch puts around an address.
 
-    weak: StorageWeakRef  # as long as it is held, no other storage gets its address
+    torch.compile frees what its capture made, and wraps the same address again after later replays.
+    """
+
     replays: Replays
-    tensors: list[ref[torch.Tensor]]  # the capture's
+    # By number. As long as the weak reference is held, no other storage gets the storage's address.
+    storages: dict[int, StorageWeakRef] = field(default_factory=dict)
+    tensors: list[ref[torch.Tensor]] = field(default_factory=list)  # the first on each storage
     is_reported: bool = False
     most: int = 0  # references, so far
     looks: int = 0
@@ -64,13 +68,17 @@ class _Output:
     newest: dict[Geometry, tuple[int, ref[torch.Tensor]]] = field(default_factory=dict)
 
     def references(self) -> int:
-        """Tensors on the storage, and references of Python to the captured ones."""
-        count = _use_count(self.weak.cdata)
+        """Tensors on the storages, and references of Python to `tensors`."""
+        count = sum(_use_count(weak.cdata) for weak in self.storages.values())
         for each in self.tensors:
             tensor = each()
             if tensor is not None:
                 count += _reference_count(tensor)
         return count
+
+    def is_expired(self) -> bool:
+        """Whether nothing refers to the memory any more."""
+        return all(weak.expired() for weak in self.storages.values())
 
 
 class GraphOutputs:
@@ -78,16 +86,31 @@ class GraphOutputs:
 
     def __init__(self, outputs: Iterable[_Output] = ()) -> None:
         self.watched = list(outputs)
+        self._rebuilt: dict[int, _Output] = {}  # by address
+        self._counts: list[int] | None = None  # None: not counted since something was added
         self.count_again()
+
+    def at(self, address: int, replays: Replays) -> _Output | None:
+        """The output that torch puts tensors around; None if it was reported. It is counted again."""
+        output = self._rebuilt.get(address)
+        if output is None:
+            output = self._rebuilt[address] = _Output(replays)
+        if output.is_reported:
+            return None
+        if output not in self.watched:
+            self.watched.append(output)
+        self._counts = None
+        return output
 
     def count_again(self) -> None:
         """Also forget what was reported, and tensors and storages that are gone."""
         self.watched = [
-            each for each in self.watched if not each.is_reported and not each.weak.expired()
+            each for each in self.watched if not each.is_reported and not each.is_expired()
         ]
         for output in self.watched:
             output.tensors = [each for each in output.tensors if each() is not None]
-        self._addresses = [output.weak.cdata for output in self.watched]
+        storages = [weak for output in self.watched for weak in output.storages.values()]
+        self._addresses = [weak.cdata for weak in storages]
         self._tensors = [each for output in self.watched for each in output.tensors]
         self._counts = self._count()
 
@@ -125,14 +148,31 @@ class HeldOutputs(Observer):
             info = self._table.info(tensor)
             output = by_number.get(info.number)
             if output is None:
-                weak = StorageWeakRef(tensor.untyped_storage())
-                output = by_number[info.number] = _Output(weak, replays, [])
+                output = by_number[info.number] = _Output(replays)
+                output.storages[info.number] = StorageWeakRef(tensor.untyped_storage())
             output.tensors.append(each)
         del tensor  # a reference, which are counted now
         for output in by_number.values():
             output.most = output.references()
         self._outputs.update(by_number)
         return GraphOutputs(by_number.values())
+
+    def add_rebuilt(self, outputs: GraphOutputs, tensor: torch.Tensor, replays: Replays) -> None:
+        """After a replay: a tensor that torch has put around memory that the graph writes."""
+        number = self._table.info(tensor).number
+        if number in self._outputs:  # it shares the storage of another output
+            return
+        storage = tensor.untyped_storage()
+        output = outputs.at(storage.data_ptr(), replays)
+        if output is None:
+            return
+        for each, weak in list(output.storages.items()):
+            if weak.expired():
+                del output.storages[each]
+                self._outputs.pop(each, None)
+        output.storages[number] = StorageWeakRef(storage)
+        output.tensors = [*(each for each in output.tensors if each() is not None), ref(tensor)]
+        self._outputs[number] = output
 
     def have_new_references(self, outputs: GraphOutputs) -> bool:
         """Whether variables are worth a look before the graph is replayed again."""
@@ -156,27 +196,24 @@ class HeldOutputs(Observer):
                 if not isinstance(value, (list, tuple, deque, dict)):
                     continue
                 members = value.values() if isinstance(value, dict) else value
-                held: Counter[tuple[int, Geometry]] = Counter()
+                held: Counter[tuple[_Output, Geometry]] = Counter()
                 for member in list(members):
                     if isinstance(member, torch.Tensor) and is_plain(member):
-                        number = self._table.info(member).number
-                        if number in self._outputs:
-                            held[number, Geometry.of_tensor(member)] += 1
-                for (number, geometry), count in held.items():
-                    self._compare(path, id(value), number, geometry, count, frames)
+                        output = self._outputs.get(self._table.info(member).number)
+                        if output is not None:
+                            held[output, Geometry.of_tensor(member)] += 1
+                for (output, geometry), count in held.items():
+                    self._compare(path, id(value), output, geometry, count, frames)
 
     def _compare(
-        self, path: StatePath, container: int, number: int, geometry: Geometry, count: int,
+        self, path: StatePath, container: int, output: _Output, geometry: Geometry, count: int,
         frames: list[FrameType],
     ) -> None:  # fmt: skip
-        output = self._outputs.get(number)
-        if output is None:  # another container of this look had it
-            return
         before = output.lengths.get((container, geometry), 0)
         output.lengths[container, geometry] = count
-        if 0 < before < count:
+        if 0 < before < count and not output.is_reported:
             kept_at = line_that_keeps(path.own_name, frames)
-            self._report(number, str(path), geometry, kept_at, read_at=None, operator="")
+            self._report(output, str(path), geometry, kept_at, read_at=None, operator="")
 
     def before(self, call: Call) -> None:
         if not self._outputs or self.is_capturing or uses_no_memory(call.facts):
@@ -185,8 +222,7 @@ class HeldOutputs(Observer):
             made = self._made.get(tensor)
             if made is None:
                 continue
-            number = self._table.info(tensor).number
-            output = self._outputs.get(number)
+            output = self._outputs.get(self._table.info(tensor).number)
             if output is None:
                 continue
             # A view that is made once and read after each replay is as good as the static output.
@@ -194,7 +230,7 @@ class HeldOutputs(Observer):
             if newer > made.replay and other is not None and other() is not None:
                 read_at = locate().location
                 self._report(
-                    number,
+                    output,
                     "",
                     made.geometry,
                     made.kept_at,
@@ -219,10 +255,11 @@ class HeldOutputs(Observer):
                 output.newest[geometry] = (replay, ref(tensor))
 
     def _report(
-        self, number: int, name: str, geometry: Geometry, kept_at: Location | None, *,
+        self, output: _Output, name: str, geometry: Geometry, kept_at: Location | None, *,
         read_at: Location | None, operator: str,
     ) -> None:  # fmt: skip
-        output = self._outputs.pop(number)
+        for number in output.storages:
+            self._outputs.pop(number, None)
         output.is_reported = True
         replays = output.replays
         self.found.append(
@@ -249,9 +286,10 @@ def uses_no_memory(facts: OperatorFacts) -> bool:
 
 
 def line_that_keeps(name: str, frames: list[FrameType]) -> Location | None:
-    """The first line in the files of some frames that puts something into a container of this name."""
-    for file in dict.fromkeys(frame.f_code.co_filename for frame in frames):
-        tree = tree_of(file)
+    """The first line that puts something into a container of this name: in the frames' functions, else their files."""
+    files = dict.fromkeys(frame.f_code.co_filename for frame in frames)
+    functions = [(frame.f_code.co_filename, owner_of(frame.f_code)) for frame in frames]
+    for file, tree in (*functions, *((file, tree_of(file)) for file in files)):
         for node in ast.walk(tree) if tree is not None else ():
             if isinstance(node, ast.expr | ast.stmt) and _keeps(node, name):
                 scope = scope_at(file, node.lineno)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._inductor import cudagraph_trees as trees
 
 import graphdoctor
+from graphdoctor.device.emulated import entered
+from graphdoctor.target.state.snapshot import plain_torch
 from graphdoctor.values.audited import AuditReport
 from graphdoctor.values.locations import Location
 from tests.measure.audit.healthy_graphs import batch, model
@@ -183,6 +186,142 @@ def test_an_operator_that_reads_an_earlier_result_is_reported(program: Callable[
     assert within(program, found[0].read_at).endswith("# <- read")
     if any(line.endswith("# <- kept") for line in lines_of(program)):
         assert within(program, found[0].kept_at).endswith("# <- kept")
+
+
+class CompiledGraph:
+    """A graph whose outputs torch.compile's own code puts around their memory after each replay."""
+
+    def __init__(self, body: Callable[[torch.Tensor], Sequence[torch.Tensor]]) -> None:
+        self._x = batch()
+        self._graph, outputs = captured(lambda: body(self._x))
+        self._pool = [each.untyped_storage() for each in outputs]  # nothing else holds the memory
+        first = [self._pool.index(each) for each in self._pool]
+        aliases = [trees.AliasesNewOutput(each) for each in first]
+        self._node = node = trees.CUDAGraphNode.__new__(trees.CUDAGraphNode)
+        node.graph = self._graph
+        node.cached_tensor_outputs = []
+        node.static_output_tensors = [None for _ in first]
+        # As a storage in torch.compile's graphs: cached if one output has it.
+        node.unaliased_in_all_paths = [first.count(each) == 1 for each in first]
+        node.output_storage_alias = [
+            trees.UnaliasedStorage if each == index else aliases[index]
+            for index, each in enumerate(first)
+        ]
+        node.outputs_metadata = [
+            node._tensor_metadata(each, ignore_storage_offset=False) for each in outputs
+        ]
+        for each in node.outputs_metadata:
+            each["device"] = torch.device("cpu")  # of the emulated device's memory
+        node.outputs_weakrefs = [trees.StorageWeakRefWrapper(each) for each in outputs]
+        del outputs
+        self._graph.replay()
+
+    def __call__(self, value: float) -> list[torch.Tensor]:
+        self._x.fill_(value)
+        self._graph.replay()
+        made: list[torch.Tensor] = self._node.reconstruct_outputs()
+        return made
+
+
+@pytest.fixture
+def rebuilding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch puts tensors around an address also where it is built without CUDA."""
+
+    def construct(metadata: dict[str, Any], storage: torch.UntypedStorage) -> torch.Tensor:
+        with plain_torch():
+            made = torch.empty(0, dtype=metadata["dtype"])
+            made.set_(storage, metadata["storage_offset"], metadata["size"], metadata["stride"])
+        device = entered()
+        assert device is not None
+        device.table.put_on_cuda(made)
+        return made
+
+    name = "_construct_CUDA_Tensor_From_Storage_And_Metadata"
+    monkeypatch.setattr(torch._C, name, construct, raising=False)
+    monkeypatch.setattr(torch._C, "_add_cached_tensor", lambda tensor: None)
+
+
+def one(x: torch.Tensor) -> list[torch.Tensor]:
+    return [x * 2]
+
+
+def with_view(x: torch.Tensor) -> list[torch.Tensor]:
+    result = x * 2
+    return [result, result[0]]
+
+
+def compiled_list() -> None:
+    call, outputs = CompiledGraph(one), []
+    for value in range(6):
+        outputs.append(call(value)[0])  # <- kept
+    assert torch.equal(outputs[0], outputs[-1])
+
+
+def compiled_list_after_warmup() -> None:
+    call, outputs = CompiledGraph(one), []
+    for value in range(40):
+        call(value)
+    for value in range(4):
+        outputs.append(call(value)[0].detach())  # <- kept
+
+
+def compiled_dictionary_of_storages_that_are_made_anew() -> None:
+    call, outputs = CompiledGraph(with_view), {}
+    for value in range(6):
+        outputs[value] = call(value)[1]  # <- kept
+    assert len({each.untyped_storage()._cdata for each in outputs.values()}) == 6
+
+
+@pytest.mark.usefixtures("on_emulated_device", "rebuilding")
+@pytest.mark.parametrize(
+    "program",
+    [
+        compiled_list, compiled_list_after_warmup,
+        compiled_dictionary_of_storages_that_are_made_anew,
+    ],
+    ids=lambda program: program.__name__,
+)  # fmt: skip
+def test_a_container_of_outputs_that_torch_rebuilds_is_reported(
+    program: Callable[[], None],
+) -> None:
+    (found,) = audited(program).overwritten_outputs
+    assert (found.name, found.read_at) == ("outputs", None)
+    assert within(program, found.kept_at).endswith("# <- kept")
+
+
+def compiled_and_read(body: Callable[[torch.Tensor], list[torch.Tensor]]) -> None:
+    call, total = CompiledGraph(body), torch.zeros(4, device="cuda")
+    for value in range(40):
+        output = call(value)[-1]
+        total += output.reshape(-1, 4)[0]
+
+
+def compiled_and_copied(body: Callable[[torch.Tensor], list[torch.Tensor]]) -> None:
+    call, outputs = CompiledGraph(body), []
+    for value in range(40):
+        outputs.append(call(value)[-1].clone())
+
+
+def compiled_in_a_list_of_each_step(body: Callable[[torch.Tensor], list[torch.Tensor]]) -> None:
+    calls, kept = [CompiledGraph(body) for _ in range(3)], []
+    for value in range(40):
+        kept.clear()
+        for call in calls:
+            kept.append(call(value)[-1])
+        sum(each.sum() for each in kept)
+
+
+@pytest.mark.usefixtures("on_emulated_device", "rebuilding")
+@pytest.mark.parametrize("body", [one, with_view], ids=lambda body: body.__name__)
+@pytest.mark.parametrize(
+    "program",
+    [compiled_and_read, compiled_and_copied, compiled_in_a_list_of_each_step],
+    ids=lambda program: program.__name__,
+)
+def test_outputs_that_torch_rebuilds_are_not_reported_if_read_or_copied_in_time(
+    program: Callable[..., None], body: Callable[[torch.Tensor], list[torch.Tensor]]
+) -> None:
+    assert not audited(lambda: program(body)).has_faults
 
 
 def lines_of(program: Callable[[], None]) -> list[str]:

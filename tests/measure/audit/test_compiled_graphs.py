@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,7 +117,10 @@ def test_torch_captures_again_when_a_number_changes() -> None:
 
 
 def test_torch_raises_for_kept_outputs_of_the_first_two_calls_only() -> None:
-    """The first call is a warmup, the second is captured; each replay returns the same tensor."""
+    """The first call is a warmup, the second is captured; each replay returns the same tensor.
+
+    The list has no name until it is complete, so audit is silent.
+    """
 
     @torch.no_grad()
     def program() -> None:
@@ -128,6 +132,105 @@ def test_torch_raises_for_kept_outputs_of_the_first_two_calls_only() -> None:
         for each in kept[2:]:
             assert each.data_ptr() == kept[-1].data_ptr()
             assert torch.equal(each, kept[-1])
+
+    assert not audited(program).has_faults
+
+
+def list_of_outputs() -> None:
+    call, outputs = compiled(net()), []
+    for value in range(12):
+        outputs.append(call(batch(value)))  # <- kept
+    assert torch.equal(outputs[2], outputs[-1])
+
+
+def list_after_warmup() -> None:
+    call, outputs = compiled(net()), []
+    for value in range(40):
+        call(batch(value))
+    for value in range(4):
+        outputs.append(call(batch(value)))  # <- kept
+
+
+def list_of_views() -> None:
+    call, outputs = compiled(net()), []
+    for value in range(12):
+        outputs.append(call(batch(value))[:, 0])  # <- kept
+
+
+def dictionary_of_aliased_outputs() -> None:
+    model, outputs = net(), {}
+
+    def body(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        result = model(x)
+        return result, result[0]
+
+    call = compiled(body)
+    for value in range(12):
+        outputs[value] = call(batch(value))[1]  # <- kept
+
+
+@pytest.mark.parametrize(
+    "program",
+    [list_of_outputs, list_after_warmup, list_of_views, dictionary_of_aliased_outputs],
+    ids=lambda program: program.__name__,
+)
+def test_a_container_of_outputs_is_reported_with_the_line_that_adds(
+    program: Callable[[], None],
+) -> None:
+    (found,) = audited(torch.no_grad()(program)).overwritten_outputs
+    assert (found.name, found.read_at) == ("outputs", None)
+    assert found.kept_at is not None
+    assert found.kept_at.function == program.__name__
+    assert Path(__file__).read_text().splitlines()[found.kept_at.line - 1].endswith("# <- kept")
+
+
+def test_a_list_of_losses_of_a_training_loop_is_reported() -> None:
+    def program() -> None:
+        model, losses = net(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        call = compiled(lambda x: model(x).square().mean())
+        for value in range(12):
+            loss = call(batch(value))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+
+    (found,) = audited(program).overwritten_outputs
+    assert found.name == "losses"
+
+
+def test_copied_outputs_and_a_list_of_each_step_are_silent() -> None:
+    @torch.no_grad()
+    def program() -> None:
+        first, second = compiled(net()), compiled(lambda x: x.sin() * 2)
+        copies, recent = [], []
+        for value in range(40):
+            torch.compiler.cudagraph_mark_step_begin()
+            recent.clear()
+            for call in (first, second, first):
+                recent.append(call(batch(value)))
+            copies.append(torch.cat(recent))
+
+    assert not audited(program).has_faults
+
+
+def test_accumulated_gradients_are_silent() -> None:
+    def program() -> None:
+        model, losses = net(), []
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        call = compiled(model)
+        for value in range(12):
+            total = torch.zeros((), device="cuda")
+            for _ in range(2):
+                loss = call(batch(value)).square().mean()
+                loss.backward()
+                total += loss.detach()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            losses.append(total)
 
     assert not audited(program).has_faults
 
@@ -157,7 +260,7 @@ def test_audit_goes_past_outputs_whose_memory_torch_took_away() -> None:
             outputs[1].sum()
 
     report = audited(program)
-    assert [each.name for each in report.overwritten_outputs] == ["losses"]
+    assert sorted(each.name for each in report.overwritten_outputs) == ["losses", "outputs"]
     assert not report.stale_tensors
 
 
