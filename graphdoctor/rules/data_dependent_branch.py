@@ -85,7 +85,7 @@ def _message(read: Read, branch: Branch) -> str:
     at = f" on {here}" if here and here != where else ""
     frozen = "A replay always takes the captured branch"
     if branch.kind == "assert":
-        frozen = "In a replay, the assertion never fails"
+        frozen = "In a replay, this assertion never fires, even if its condition is false"
     return (
         f"Data-dependent control flow: `{branch.text}`{at} is a host sync on a {tensor_words(read.use)}. "
         f"{frozen}"
