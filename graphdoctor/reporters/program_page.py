@@ -489,7 +489,11 @@ def orders_of(
             "Predict what CUDA graphs gain on a GPU, compared with the same GPU without graphs:",
             f"graphdoctor run --device cpu-as-is {command}",
         )
-        yield f"{_moved(report)} Then run the program again:", f"graphdoctor run {command}"
+        moved = _moved(report)
+        yield (
+            f"If that is worth it, {moved[0].lower()}{moved[1:]} Then run the program again:",
+            f"graphdoctor run {command}",
+        )
     if patch is None or not patch.diff:
         if report.is_on_cpu and any(step.report for step in report.steps):
             yield _moved(report), f"graphdoctor run {command}"
@@ -516,8 +520,8 @@ def orders_of(
             "",
         )
     yield (
-        "Try the change. This reruns the program with and without the change, and writes fix.diff if the"
-        " results match:",
+        "Try the change. This runs the program's first steps with and without it, from the same random seeds,"
+        " and writes fix.diff if the results match:",
         f"graphdoctor run --diff fix.diff {command}",
     )
     yield "Apply the change:", "patch -p1 < fix.diff"

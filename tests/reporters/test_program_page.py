@@ -117,7 +117,8 @@ def test_a_program_on_the_cpu_says_what_to_type_first() -> None:
     following = " ".join(orders(step, patch=None).split())
     predict, _, move = following.partition(" 2. ")
     assert predict.endswith("graphdoctor run --device cpu-as-is train.py --epochs 1")
-    assert move.startswith('Add `model.to("cuda")` after line 12 of train.py, and move the inputs')
+    added = 'If that is worth it, add `model.to("cuda")` after line 12 of train.py'
+    assert move.startswith(f"{added}, and move the inputs")
     assert move.endswith(" graphdoctor run train.py --epochs 1")
 
 
