@@ -86,18 +86,31 @@ _PASS_NUMBER = (
     "Compute the number in the training loop, from a counter of the loop, and pass the number to the step as a"
     " float argument."
 )
-Key = tuple[Hashable, Hashable]  # of the call, and of the gradients that it finds
 _MOST_KNOWN = 4
 
 
+class _Call(NamedTuple):
+    """What two calls share if one graph serves both, without the gradients that they find."""
+
+    signature: Hashable
+    modes: Hashable
+    ways: Hashable
+
+
+class Key(NamedTuple):
+    """What two calls share if one graph serves both. `missing`: of each trained tensor, whether it has no gradient;
+    empty if the step drops all gradients.
+    """
+
+    call: _Call
+    missing: tuple[bool, ...]
+
+
 class _Known(NamedTuple):
-    """A call that a graph served, by which most later ones are told without their key."""
+    """A call that a graph served. Later calls of its form are compared with it, and need no key."""
 
     form: CallForm
     key: Key
-    modes: list[object]
-    ways: tuple[object, ...]
-    missing: tuple[bool, ...]  # of the gradients, if that makes a difference
     graph: StepGraph
 
 
@@ -253,42 +266,36 @@ class CapturedStep:
                 return self._without_graph(key, args, kwargs)
             if why:
                 return self._eager(why, args, kwargs)
-            self._remember(key, graph, seen, args, kwargs)
+            self._remember(key, graph, args, kwargs)
             return self._replay(graph, tensors, seen, args, kwargs)
         return self._without_graph(key, args, kwargs)
 
     def _remember(
-        self,
-        key: Key,
-        graph: StepGraph,
-        seen: Seen | None,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        self, key: Key, graph: StepGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
-        """Tell the next call of this form by it."""
+        """Compare the next calls with this one first."""
         form = form_of_call(args, kwargs, self._written.places)
         if form is not None:
-            missing = self._gradients.key_of(key[0])
-            known = _Known(form, key, self._modes_now(), _ways(seen), missing, graph)
             others = [each for each in self._known if each.key != key]
-            self._known = [known, *others][:_MOST_KNOWN]
+            self._known = [_Known(form, key, graph), *others][:_MOST_KNOWN]
 
     def _found(
         self, known: _Known, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Sequence[torch.Tensor], Seen | None] | None:
-        """The tensors of a call and what its Python does, if it is as known; any other is told by its key."""
+        """The tensors of a call and what its Python does; None for a call that differs from the known one."""
+        call, missing = known.key
         try:
             tensors = known.form.tensors_of(args, kwargs)
             if tensors is None or not known.form.check(*tensors):
                 return None
-            if known.modes != self._modes_now():
+            if call.modes != self._modes_now():
                 return None
-            if known.missing and known.missing != self._gradients.are_missing():
+            if missing and missing != self._gradients.are_missing():
                 return None
             seen = self._seen_python(args, kwargs)
         except Exception:  # arguments that are no tensors; what the step's Python raises
             return None
-        if known.ways != _ways(seen) or self._difference(known.graph, args, kwargs):
+        if call.ways != _ways(seen) or self._difference(known.graph, args, kwargs):
             return None
         return tensors, seen
 
@@ -351,17 +358,17 @@ class CapturedStep:
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Key, list[torch.Tensor], Seen | None]:
         """What two calls share if one graph serves both, the tensors of the call, and what its Python does."""
-        key, tensors = signature_of_call(args, kwargs, self._written.places)
+        signature, tensors = signature_of_call(args, kwargs, self._written.places)
         try:
             seen = self._seen_python(args, kwargs)
         except Exception as error:  # the step raises its own
             raise Unwatchable(f"its Python cannot be run: {error}") from error
-        call = (key, *self._modes_now(), _ways(seen))
-        return (call, self._gradients.key_of(call)), tensors, seen
+        call = _Call(signature, self._modes_now(), _ways(seen))
+        return Key(call, self._gradients.key_of(call)), tensors, seen
 
-    def _modes_now(self) -> list[object]:
-        flags = tuple([module.training for module in self._modules])
-        return [flags, torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
+    def _modes_now(self) -> tuple[object, ...]:
+        flags = [module.training for module in self._modules]
+        return (*flags, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
 
     def _seen_python(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Seen | None:
         if self._python is None:
@@ -432,7 +439,7 @@ class CapturedStep:
         given = Inputs(args, kwargs)
         with (
             nullcontext() if self._trains else self._written.observed(given),
-            self._gradients.observed(key[0]) as observed,
+            self._gradients.observed(key.call) as observed,
             self._code_seen.listening(),
             self._results.observed(),
         ):
