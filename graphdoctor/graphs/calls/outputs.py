@@ -197,13 +197,11 @@ class Outputs:
         filled, fresh, made = self._filled, self._fresh, self._made
         if len(made) < len(self._sources):
             return self._build_any
-        if copy is torch.Tensor.clone and _are_small(made):
-            return lambda given: filled(fresh())
         if nesting.is_one and _is_simple(made):
             only = made[0]
             return lambda given: copy(only)
-        if (kind := nesting.flat) is not None and _is_simple(made):
-            return lambda given: kind(map(copy, made))
+        if (kind := nesting.flat) is not None:
+            return lambda given: kind(fresh())
         return lambda given: filled(fresh())
 
     def _build_any(self, given: Sequence[torch.Tensor]) -> object:
@@ -238,7 +236,7 @@ def _are_small(made: Sequence[torch.Tensor]) -> bool:
 def _together(made: Sequence[torch.Tensor]) -> Callable[[], Sequence[torch.Tensor]]:
     """One allocation and one launch for all, where clones would take one each.
 
-    Each begins where a tensor of its own might: sums are taken in another order where memory is not aligned.
+    Each is aligned as a separate tensor would be: kernels sum in a different order where memory is not aligned.
     """
     first, static, places, end = made[0], list(made), [], 0
     for each in made:
@@ -247,7 +245,7 @@ def _together(made: Sequence[torch.Tensor]) -> Callable[[], Sequence[torch.Tenso
 
     def copies() -> Sequence[torch.Tensor]:
         memory = first.new_empty(end)
-        # Not as views: a write to one is none to the others.
+        # `.data`: views share a version counter, and a write to one would count as one to the others.
         found = [memory.as_strided(*place).data for place in places]
         torch._foreach_copy_(found, static)
         return found
