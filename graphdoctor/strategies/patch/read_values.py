@@ -1,6 +1,6 @@
-"""A statement that computes figures only to show them -> what the GPU computes, and a statement that reads its values.
+"""Split a statement that computes figures only to show them: the GPU's part, and a statement that reads its values.
 
-`accuracies.append((out.argmax(1) == y).float().mean().item())` launches operators beside each step. Within the step,
+`accuracies.append((out.argmax(1) == y).float().mean().item())` launches operators after each step. Within the step,
 its graph computes them and returns one number.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 import torch
 
 from graphdoctor.operators import load_table
-from graphdoctor.source.trees import last_name
+from graphdoctor.source.trees import calls_in, last_name
 from graphdoctor.strategies.patch.source import Place, with_places
 from graphdoctor.target.program.names import Names
 
@@ -93,9 +93,7 @@ def _read(statement: ast.stmt) -> Iterator[ast.expr]:
                 value = node.func.value
             elif isinstance(node.func, ast.Name) and node.func.id in _NUMBERS and node.args:
                 value = node.args[0]
-        inner = value is None or any(
-            last_name(each.func) in READS for each in ast.walk(value) if isinstance(each, ast.Call)
-        )
+        inner = value is None or any(last_name(each.func) in READS for each in calls_in(value))
         if inner:
             waiting += ast.iter_child_nodes(node)
         elif value is not None and value.lineno == value.end_lineno:
@@ -110,13 +108,12 @@ def _launches(value: ast.expr) -> bool:
             return False
         value = inner.value
     nodes = [*ast.walk(value)]
-    calls = [each for each in nodes if isinstance(each, ast.Call)]
     indices = [each.slice for each in nodes if isinstance(each, ast.Subscript)]
     return (
         isinstance(value, _COMPUTES)
         and all(isinstance(n, _FIXED) for index in indices for n in ast.walk(index))
         and all(isinstance(each, _PARTS) for each in nodes)
-        and all(is_of_tensors(each) and not always_waits(each) for each in calls)
+        and all(is_of_tensors(each) and not always_waits(each) for each in calls_in(value))
     )
 
 

@@ -184,9 +184,7 @@ class _Counted:
         self._timed_from = 0
         self._inside = -1  # steps in the call of a captured step that runs now; -1: none does
         self._of_call: dict[int, int] = {}  # steps that a call makes, by captured step
-        self._is_of_first: dict[
-            int, bool
-        ] = {}  # whether its last eager call made any, by captured step
+        self._is_of_first: dict[int, bool] = {}  # by captured step: its last eager call made one
         self._captured: object = None  # the program's own graph that is captured now
         self._of_graph: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # steps of a replay
 
@@ -224,7 +222,7 @@ class _Counted:
             self._inside += 1
 
     def around(self, step: Tallied, call: Callable[[], object]) -> object:
-        """Make a call of a captured step. The first one runs eagerly, and tells what a replay stands for.
+        """Make a call of a captured step. The first one runs eagerly, and shows how many steps a replay makes.
 
         One function may step the optimizer of one layer after another: whether it is the first optimizer's is what
         its last eager call did.

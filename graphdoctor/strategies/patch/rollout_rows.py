@@ -1,4 +1,4 @@
-"""The statements that write a row of each storage of a rollout, beside those that compute the action.
+"""The statements that write a row of each storage of a rollout, next to those that compute the action.
 
 `values[step] = value` launches a small kernel for each storage. A number that a loop counts is frozen at capture. With
 a tensor of one element in its place, the same statement writes the row that the tensor names.
@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from graphdoctor.source.trees import calls_in
 from graphdoctor.strategies.patch.edits.capture_step import block_with
 from graphdoctor.strategies.patch.edits.edit import NoProposal
 from graphdoctor.strategies.patch.read_values import is_of_tensors
@@ -65,9 +66,7 @@ def _with_rows(span: Span, counter: str) -> Span:
         first -= 1
     while last + 1 < len(span.block) and is_row(span.block[last + 1]):
         last += 1
-    found = span
-    if (first, last) != (span.first, span.last):
-        found = replace(span, first=first, last=last, last_line=span.block[last].end_lineno or 0)
+    found = span if (first, last) == (span.first, span.last) else span.of(first, last)
     holder = span.around[-1]
     is_whole = first == 0 and last == len(span.block) - 1
     if not is_whole or not isinstance(holder, ast.With) or not called(holder.items[0]) & MODES:
@@ -90,7 +89,7 @@ def _storage(statement: ast.AST, counter: str) -> str:
         return ""
     is_row = isinstance(target.slice, ast.Name) and target.slice.id == counter
     reads = Names([ast.Expr(value)]).loaded
-    calls = [each for each in ast.walk(value) if isinstance(each, ast.Call)]
-    is_on_gpu = bool(reads) and all(map(is_of_tensors, calls)) and not called(value) & _FROM_HOST
+    is_computed = all(map(is_of_tensors, calls_in(value))) and not called(value) & _FROM_HOST
+    is_on_gpu = bool(reads) and is_computed
     is_plain = counter not in reads and value.lineno == value.end_lineno
     return target.value.id if is_row and is_on_gpu and is_plain else ""

@@ -180,9 +180,10 @@ def read_on_host(statement: ast.stmt) -> tuple[str, ast.expr] | None:
     """
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
         return None
-    calls = (n for n in ast.walk(statement.value) if isinstance(n, ast.Call))
     reads = [
-        n.func.value for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr in READS
+        call.func.value
+        for call in calls_in(statement.value)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in READS
     ]
     inner = reads[-1] if reads else None  # the innermost of a chain
     if inner is None or called(inner) & READS or len(statement.targets) > 1:
@@ -200,9 +201,9 @@ def read_on_host(statement: ast.stmt) -> tuple[str, ast.expr] | None:
 def _without_shown(
     statements: Sequence[ast.stmt], reads: set[int], source: _Source
 ) -> tuple[list[ast.stmt], list[ast.stmt], str]:
-    """The statements but for those that only show values, which come after, and the source of these.
+    """The statements without those that only show values, which come after, and the source of these.
 
-    What those compute of the step's tensors stays in its place, but for what comes after a branch that is a group.
+    What those compute of the step's tensors stays in its place, except after a branch that is a group.
     """
     rest: list[ast.stmt] = []
     apart: dict[ast.stmt, ast.stmt] = {}  # by statement, itself or a part that only shows values
@@ -473,7 +474,7 @@ def _is_value(part: ast.Attribute, parents: dict[ast.AST, ast.AST], held: Contai
 
 def called(node: ast.AST) -> set[str]:
     """The last name of everything that is called."""
-    return {last_name(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
+    return {last_name(each.func) for each in calls_in(node)}
 
 
 def _is_shown(statement: ast.stmt, reads: set[int]) -> bool:
@@ -496,7 +497,7 @@ def _counts(statement: ast.stmt, all_statements: Sequence[ast.stmt]) -> bool:
 
 
 class _WithoutShapes(ast.NodeTransformer):
-    """An expression with a number in the place of each size of a tensor."""
+    """An expression with a number instead of each size of a tensor."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         is_size = last_name(node.func) in ("size", "len", "numel") and len([*calls_in(node)]) == 1
@@ -558,7 +559,7 @@ class _Source:
         return blank + self.comments(statement) + self._dedented(statement, [])
 
     def instead(self, statement: ast.stmt, part: ast.stmt, code: str) -> list[ast.stmt]:
-        """A statement with assignments in the place of a part, which may be all of it."""
+        """A statement with assignments instead of a part, which may be all of it."""
         made = ast.parse(code).body
         if part is not statement:
             kept = copy.copy(statement)

@@ -44,6 +44,10 @@ class Span:
         *whole, last = self.block[self.first : self.last + 1]
         return (*whole, _cut(last, self.last_line))
 
+    def of(self, first: int, last: int) -> Span:
+        """These whole statements of the same block."""
+        return replace(self, first=first, last=last, last_line=self.block[last].end_lineno or 0)
+
     @property
     def loop(self) -> ast.stmt | None:
         """The outermost loop around the block."""

@@ -1,4 +1,4 @@
-"""A loop that moves parameters towards those of another model -> one call for all of them.
+"""Replace a loop that moves parameters towards those of another model by one call for all of them.
 
 `for p, t in zip(net.parameters(), target.parameters()): t.data.copy_(tau * p.data + (1 - tau) * t.data)` launches four
 kernels for each parameter. `torch._foreach_lerp_` launches one for many parameters, and rounds otherwise. torch's own
@@ -23,7 +23,7 @@ _WEIGHT = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.operator, ast.e
 
 
 def with_averages_at_once(group: Group, text: str, varying: AbstractSet[str], width: int) -> Group:
-    """The group with one call in the place of each such loop that reads none of these varying values of the host."""
+    """The group with one call instead of each such loop that reads none of these varying values of the host."""
     lines = group.code.split("\n")
     for loop in sorted(_loops(ast.parse(group.code), text), key=lambda n: -n.lineno):
         if not Names([loop]).loaded & varying and (call := _call(loop, group.code, width)):

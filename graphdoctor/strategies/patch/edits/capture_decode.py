@@ -52,7 +52,7 @@ _VALUES = frozenset(
 class CaptureDecode:
     """Captures what a loop does to get from one token to the next, where the call of the model is safe.
 
-    `with_rows`: with the statements beside it that write a row of a rollout.
+    `with_rows`: with the adjacent statements that write a row of a rollout.
     """
 
     def __init__(self, *, with_rows: bool = False) -> None:
@@ -240,7 +240,7 @@ def _to_the_token(span: Span) -> Span:
     taken = span.block[span.first : last + 1]
     if not Names(taken).early & _made_from(Names(taken).stored, span.loop):
         raise NoProposal("its loop gives nothing of one call to the next one")
-    return replace(span, last=last, last_line=taken[-1].end_lineno or taken[-1].lineno)
+    return span.of(span.first, last)
 
 
 def _is_without_gradients(span: Span) -> bool:

@@ -212,16 +212,13 @@ def _with_updates(span: Span, text: str) -> Span:
         last += 1
     if last == span.last:
         return span
-    return replace(span, last=last, last_line=span.block[last].end_lineno or 0)
+    return span.of(span.first, last)
 
 
 def _with_figures(span: Span, text: str) -> Span:
     """With the statements just below that compute and read figures in each step, such as an accuracy."""
     taken = figures_below(_statements(span), span.block[span.last + 1 :], text)
-    if not taken:
-        return span
-    last = span.last + taken
-    return replace(span, last=last, last_line=span.block[last].end_lineno or 0)
+    return span.of(span.first, span.last + taken) if taken else span
 
 
 def codes_in(code: CodeType) -> Iterable[CodeType]:
