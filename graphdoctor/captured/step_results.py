@@ -117,7 +117,7 @@ class KeptResults:
 
     @property
     def keys(self) -> frozenset[tuple[int, str]]:
-        """Where something else stands in each call: the id of a dictionary or a cell, and the name in it."""
+        """What changes from call to call: the id of a dictionary or a cell, and the name in it."""
         return frozenset(self._places) | frozenset(self._counts)
 
     @property

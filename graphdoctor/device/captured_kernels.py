@@ -1,4 +1,4 @@
-"""A capture that is under way -> the kernels in its graph, with the parameters that they were launched with.
+"""Read the kernels of a graph while it is captured, with the parameters that they were launched with.
 
 Only the driver knows these. Without CUDA's driver, or with one older than CUDA 12.4, a graph seems to have no nodes.
 """
@@ -124,7 +124,7 @@ class CaptureNodes:
             raise _Refused
 
     def _graph(self) -> c_void_p:
-        """The driver destroys the graph of a capture that fails, so nobody may keep its handle."""
+        """The driver destroys the graph of a capture that fails, so its handle must not be kept."""
         status, graph = c_int(), c_void_p()
         self._call(
             "cuStreamGetCaptureInfo_v3",

@@ -259,7 +259,7 @@ class WatchedDevice:
         return call
 
 
-_name_of = cache(str)  # of a device, which is asked for each tensor
+_name_of = cache(str)  # of a device: each recorded tensor needs it
 
 
 @cache

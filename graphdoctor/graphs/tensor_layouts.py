@@ -30,8 +30,8 @@ class TensorLayouts:
 
     Dynamo's guards compare them in one call into C++. Those also see gradients, inference mode and
     autocast, which do not count here: a failed check is repeated with the guards of other modes, then
-    tensor by tensor, which makes guards for the current modes. With `grad`, required gradients count, but for calls
-    under no_grad.
+    tensor by tensor, which makes guards for the current modes. With `grad`, required gradients count, except for
+    calls under no_grad.
     """
 
     def __init__(self, tensors: list[torch.Tensor], *, grad: bool = False) -> None:

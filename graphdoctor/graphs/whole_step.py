@@ -83,7 +83,7 @@ def capture_from_start(
 ) -> CapturedStep | Refusal:
     """Capture the session's step, or `step` in its place, from the state that the session starts in.
 
-    A real device warms up on the stream of the capture, as torch asks for, unless the session ran this very step there.
+    A real device warms up on the stream of the capture, as torch requires, unless the session ran this very step there.
     """
     target = session.target if step is None else replace(session.target, step=step)
     session.start.restore()

@@ -436,7 +436,7 @@ def _write_end(
     cured: Sequence[Sequence[Entry]],
     diff_file: str,
 ) -> None:
-    """Counts and the next commands: beside the prompt."""
+    """Counts and the next commands. They come last, next to the prompt."""
     parts = [counts] if (counts := counts_text(to_fix)) else []
     if parts and report.patch is not None and report.patch.diff:
         parts[0] += " to fix"

@@ -19,7 +19,7 @@ Ending = Literal["finished", "ended by graphdoctor", "raised", "interrupted"]
 
 
 class NotReached(Struct, frozen=True):
-    """In the place of a step's report: the time for its diagnosis was too short. `reason` is a sentence."""
+    """What a step has instead of a report if the time for its diagnosis was too short. `reason` is a sentence."""
 
     reason: str
 

@@ -164,9 +164,7 @@ class ObservedMode(DispatchMode):
         profile = paused()
         try:
             if types and _wrap_others(types, args, kwargs):
-                return (
-                    NotImplemented  # they are made of plain tensors: their operators will come here
-                )
+                return NotImplemented  # their parts are plain tensors, whose operators come here
             kwargs = kwargs or {}
             if torch._C._get_dispatch_mode(_FAKE) is not None:
                 return func(*args, **kwargs)  # somebody asks for shapes: nothing runs

@@ -1,6 +1,6 @@
-"""A profile function of Python's -> not called for what happens while an operator is dispatched.
+"""Profile functions of Python that are paused while torch dispatches an operator.
 
-A dispatched operator makes more than a hundred events for a profile function, and none of them is the step's code.
+The dispatch of one operator causes more than a hundred profile events, all of them from code of torch and graphdoctor.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ _installed: list[ProfileFunction] = []
 @contextmanager
 def profiling(function: ProfileFunction) -> Iterator[None]:
     """Let a function see the calls of this thread in the block, but none inside of operators."""
-    before = sys.getprofile()
+    before: Any = sys.getprofile()
     _installed.append(function)
     sys.setprofile(function)
     try:
         yield
     finally:
-        profile_by(before)
+        # cProfile's hook is in C, which only the profiler itself can set.
+        is_of_python = before is None or callable(before)
+        sys.setprofile(before if is_of_python else None)
+        if not is_of_python:
+            before.enable()
         _installed.remove(function)
 
 
@@ -37,12 +41,3 @@ def paused() -> ProfileFunction | None:
                 sys.setprofile(None)
                 return function
     return None
-
-
-def profile_by(before: Any) -> None:
-    """Put back what profiled. cProfile's hook is in C, which only the profiler itself can set."""
-    if before is None or callable(before):
-        sys.setprofile(before)
-        return
-    sys.setprofile(None)
-    before.enable()

@@ -135,7 +135,7 @@ def _read_tensor(now: Any, found: list[torch.Tensor]) -> bool:
 
 
 def _has_items_only(value: object) -> bool:
-    """Whether a tuple or list has no attributes beside its items, which a named tuple has not."""
+    """Whether a tuple or list has items and no attributes, as a named tuple has."""
     kind = type(value)
     return kind in (tuple, list) or (kind.__dictoffset__ == 0 and not list(slots_of(value)))
 

@@ -129,7 +129,7 @@ class ReachableState:
     module whose forward a graph replaces: its own hooks run around the graph, and its `forward` is the
     graph's place, so neither is watched. Of a function among the roots, which is a step, the variables that its
     own code reads are watched, too, and the floats that the user's functions read that it leads to. `without` and
-    what only they lead to are left out. What stands in the `varying` places may be another object in each call.
+    what only they lead to are left out. The `varying` places may hold a different object in each call.
     """
 
     def __init__(
@@ -341,7 +341,7 @@ class Guard:
 
     Everything has to be the same object, or a constant that equals it. Holds the memory of all tensors that
     were reached, so that a replay never reads freed memory. `around` is the module whose forward a graph
-    replaces during calls. What only `without` leads to is not watched, nor what stands in the `varying` places.
+    replaces during calls. What only `without` leads to is not watched, and neither are the `varying` places.
     With `grad`, the same tensors have to require gradients.
 
     `is_same()` is the check: fast, and False also if an equal constant was assigned again. Then

@@ -103,13 +103,13 @@ class _Outside:
     dtype: str
     operator: str
     location: Location | None
-    is_written: bool | None = False  # None of a kernel: nobody knows
+    is_written: bool | None = False  # None: unknown, of a kernel
     name: str = ""
     slots: tuple[Place, ...] = ()  # the parameters and buffers of modules that had it
 
 
 class _CaptureUses(Observer):
-    """Keeps the storages that operators and kernels of a capture use and that none of any capture made."""
+    """Keeps the storages that operators and kernels of a capture use and that no capture made."""
 
     def __init__(self, table: StorageTable, made: set[int], *, has_addresses: bool) -> None:
         self._table, self._made, self._has_addresses = table, made, has_addresses

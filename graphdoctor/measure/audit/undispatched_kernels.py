@@ -1,4 +1,4 @@
-"""A capture's kernels -> the tensors that kernels use which torch does not dispatch."""
+"""Find the tensors that a captured graph's kernels use without torch's dispatcher, such as those of Triton."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KernelUse(NamedTuple):
 
 
 class UndispatchedKernels(Observer):
-    """During one capture, tells kernels of torch's own operators from all others.
+    """During one capture, separates kernels of torch's own operators from all others.
 
     An operator of torch's own uses its arguments, which torch shows. Operators of libraries may use more: vLLM's
     attention finds its cache by the name of a layer.

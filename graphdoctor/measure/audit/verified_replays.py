@@ -361,7 +361,7 @@ class _Trial:
         self._run = self._eager(now)
         self._run.run(operators.run)
         for memory in now.changed:
-            # The replay writes over a result of the capture that the program has in the place of an input.
+            # The replay writes over a result of the capture that the program now uses as an input.
             storage, _ = now.place(memory)
             info = table.info_of(storage)
             if info is not None and info.number in operators.made:

@@ -20,7 +20,7 @@ from graphdoctor.values.recording import Iteration
 
 
 def _generators_among(objects: Sequence[object]) -> list[Any]:
-    """NumPy's own generator, and each among these objects; none if nobody has imported NumPy."""
+    """NumPy's own generator, and each among these objects; none if NumPy is not imported."""
     if (numpys := numpy_generator()) is None:
         return []
     kinds = {sys.modules["numpy"].random.Generator, type(numpys)}

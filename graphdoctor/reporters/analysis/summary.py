@@ -170,7 +170,7 @@ def _matches(check: Verification) -> str:
 
 
 def write_end(page: Page, report: Report) -> None:
-    """Counts, and what to do next: beside the prompt."""
+    """Counts, and what to do next. They come last, next to the prompt."""
     page.blank()
     found = active(report.findings)
     causes = causes_of(entries_of(0, report.findings))

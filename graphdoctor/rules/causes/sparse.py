@@ -1,4 +1,4 @@
-"""A product with a sparse factor that is a host sync -> the same product in operators that a capture accepts."""
+"""Replace a product with a sparse factor that is a host sync by operators that a capture accepts."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def _leaves(roots: Mapping[str, object]) -> list[torch.Tensor]:
 
 
 def _accumulations(leaves: Sequence[torch.Tensor]) -> list[Any]:
-    """The nodes of parameters; those that nobody holds are made now, and die with the list."""
+    """The nodes of parameters; those without a reference are made now, and die with the list."""
     with _disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
         return [node for leaf in leaves if (node := _node_of(leaf)) is not None]
 
@@ -60,7 +60,7 @@ def _marked(leaves: Sequence[torch.Tensor], key: str) -> list[Any]:
 
 
 def held(roots: Mapping[str, object], key: str) -> list[Any]:
-    """Those that outlive a look at them, for which `key` is a mark of its own."""
+    """Those that something else keeps alive. `key` is the mark with which they are found."""
     leaves = _leaves(roots)
     _mark(leaves, key)
     return _marked(leaves, key)

@@ -95,7 +95,7 @@ _MOST_KNOWN = 4096
 
 
 def _names_in(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Its global names, and all that it mentions. Each walk asks for those of each function."""
+    """Its global names, and all that it mentions. Each walk needs those of each function."""
     known = _NAMES.get(id(code))
     if known is None:
         if len(_NAMES) >= _MOST_KNOWN:
