@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from graphdoctor.measure.audit.graph_audit import audit
     from graphdoctor.pipeline import analyze
     from graphdoctor.reporters.for_python import Report
-    from graphdoctor.target.program.mark import step
+    from graphdoctor.target.program.events import step
     from graphdoctor.values.allowed import allowed
 
 __all__ = [
@@ -42,7 +42,7 @@ _LOADED_FROM = {
     "capture": "graphdoctor.captured",
     "load_ipython_extension": "graphdoctor.cli.notebook",
     "no_sync": "graphdoctor.diagnose.no_sync",
-    "step": "graphdoctor.target.program.mark",
+    "step": "graphdoctor.target.program.events",
 }
 
 

@@ -12,7 +12,7 @@ import torch
 from graphdoctor.graphs.guards import Modes
 from graphdoctor.graphs.modules import Choices, GraphedModules, graph_modules
 from graphdoctor.partition.regions import FEWEST_LAUNCHES
-from graphdoctor.proof.eager_runs import EagerRuns
+from graphdoctor.proof.twins import EagerRuns
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record import Session
 from graphdoctor.strategies.built_step import BuiltStep

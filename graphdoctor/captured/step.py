@@ -56,8 +56,8 @@ from graphdoctor.strategies.evidence import Studied
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description, named_state
-from graphdoctor.target.gradient_mode import gradient_mode
 from graphdoctor.target.program.saved_steps import in_turn
+from graphdoctor.target.program.step import gradient_mode
 from graphdoctor.target.roots import roots_among, roots_of
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import named_tensors

@@ -15,8 +15,7 @@ from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.observe.meeting import RanksDiffer
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.diagnose import excerpt_at
-from graphdoctor.diagnose.limits import doubts_of, limits_of
-from graphdoctor.diagnose.python_state import stopped_state
+from graphdoctor.diagnose.limits import doubts_of, limits_of, stopped_state
 from graphdoctor.diagnose.suppress import suppress
 from graphdoctor.diagnose.verdict import judge, rejected_by_gpu
 from graphdoctor.record import Session

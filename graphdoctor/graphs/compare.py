@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from graphdoctor.target.state.shared_memory import lies_on_cpu
+from graphdoctor.target.state.saved_tensor import lies_on_cpu
 from graphdoctor.target.state.snapshot import plain_torch
 
 ULPS = 4  # rounding that a different order of the same additions may cost

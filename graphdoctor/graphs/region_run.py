@@ -22,8 +22,7 @@ from graphdoctor.device.observe.storages import (
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.graphs.generator import generator_state
 from graphdoctor.target.frames import locate
-from graphdoctor.target.state.saved_tensor import contents_now
-from graphdoctor.target.state.shared_memory import copied_when_written
+from graphdoctor.target.state.saved_tensor import contents_now, copied_when_written
 from graphdoctor.values.host_events import HostEvent, RngState
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration

@@ -13,6 +13,8 @@ import msgspec
 import torch
 
 from graphdoctor.device.emulated import EmulationLimit
+from graphdoctor.device.observe.operators import Call, Observer
+from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.processes.launched import rank_and_count
 from graphdoctor.device.processes.overdue import ended_after
@@ -20,10 +22,10 @@ from graphdoctor.diagnose.assemble import could_not_run, machine_info, raises_in
 from graphdoctor.diagnose.of_program import program_report
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting
 from graphdoctor.pipeline.stages import report_of, study
-from graphdoctor.record.between_steps import BetweenSteps
 from graphdoctor.record.place import place
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.target import Target, named_tensors
+from graphdoctor.target.frames import locate
 from graphdoctor.target.program.launch import Program, run_program
 from graphdoctor.target.program.quiet import quiet, without_side_effects
 from graphdoctor.target.program.studies import Waits
@@ -31,6 +33,7 @@ from graphdoctor.target.program.watch import Watch
 from graphdoctor.target.state.tree import input_leaves
 from graphdoctor.values.errors import GraphDoctorError, RaisesInCapture
 from graphdoctor.values.figures import count_text, joined
+from graphdoctor.values.host_events import HostEvent
 from graphdoctor.values.options import RunOptions
 from graphdoctor.values.program import ON_CPU, NotReached, ProgramReport
 from graphdoctor.values.recording import Unreached
@@ -179,3 +182,40 @@ def _is_on(device: AnyDevice, target: Target) -> bool:
     first = target.fresh_inputs()
     tensors = [*named_tensors(target.roots).values(), *input_leaves(first).values()]
     return any(isinstance(t, torch.Tensor) and device.table.is_cuda(t) for t in tensors)
+
+
+_READS = frozenset({"_local_scalar_dense", "equal", "nonzero"})
+_COPIES = frozenset({"_to_copy", "copy_"})
+
+
+class BetweenSteps(Observer):
+    """Counts reads of values, copies to the host and synchronization. An observer of a device.
+
+    It looks at the names of operators and where their tensors lie only, so it costs little.
+    """
+
+    def __init__(self, table: StorageTable, waits: Waits) -> None:
+        self._table = table
+        self._waits = waits
+
+    def after(self, call: Call) -> None:
+        """Note what the host had to wait for."""
+        name = call.facts.base_name
+        if name in _READS and any(map(self._table.is_cuda, call.inputs)):
+            self._note("reads a value of the device")
+        elif name in _COPIES and self._is_to_host(name, call):
+            self._note("copies to the host")
+
+    def event(self, event: HostEvent) -> None:
+        """`torch.cuda.synchronize()` and other calls that wait."""
+        if event.host_waits:
+            self._note(event.name)
+
+    def _note(self, what: str) -> None:
+        self._waits[locate(3).location, what] += 1
+
+    def _is_to_host(self, name: str, call: Call) -> bool:
+        into, *others = [self._table.is_cuda(tensor) for tensor in call.inputs] or [False]
+        if name == "copy_":
+            return not into and any(others)
+        return into and not call.on_cuda

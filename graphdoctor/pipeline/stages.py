@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.diagnose.assemble import Results, assemble
 from graphdoctor.diagnose.diagnose import diagnose
-from graphdoctor.diagnose.python_state import about_outside
+from graphdoctor.diagnose.limits import about_outside
 from graphdoctor.estimate import launches, with_costs
 from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.measure.profile import ready_for_graphs
 from graphdoctor.measure.speed import time_step
 from graphdoctor.partition import partition
 from graphdoctor.pipeline.setting import Setting
-from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.proof.stage import Captured, capture_and_verify
+from graphdoctor.proof.twins import EagerRuns
 from graphdoctor.record import Session, prepare, record
 from graphdoctor.record.variation import narrowed, with_fixed_inputs
 from graphdoctor.strategies.evidence import Evidence, Studied

@@ -23,8 +23,7 @@ from graphdoctor.graphs.generator import generator_state, set_generator_state
 from graphdoctor.graphs.region_run import Part, RegionRun, RegionWatcher
 from graphdoctor.partition import PlannedRegion
 from graphdoctor.record.session import FEWEST_COMPARED, Session
-from graphdoctor.target.state.saved_tensor import is_same_memory
-from graphdoctor.target.state.shared_memory import copied_when_written
+from graphdoctor.target.state.saved_tensor import copied_when_written, is_same_memory
 from graphdoctor.target.user_code import first_line
 from graphdoctor.values.captures import CaptureOutcome, Difference, Scope, Verification
 from graphdoctor.values.locations import Location

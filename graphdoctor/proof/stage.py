@@ -12,8 +12,8 @@ from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.cost import Cost, Meter
 from graphdoctor.graphs.whole_step import CapturedStep, capture_from_start
 from graphdoctor.partition import Plan, PlannedRegion
-from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.proof.regions import verify_regions
+from graphdoctor.proof.twins import EagerRuns
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record.session import Session
 from graphdoctor.record.without_values import NO_VALUES

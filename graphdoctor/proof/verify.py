@@ -26,10 +26,18 @@ from graphdoctor.graphs.compare import Gap, is_noise
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.graphs.replayable import Replayable
 from graphdoctor.graphs.static_inputs import InputMismatch
-from graphdoctor.proof.eager_runs import EagerRuns, digest
 from graphdoctor.proof.other_path import judge_other_path
 from graphdoctor.proof.other_rounding import OtherRounding
-from graphdoctor.proof.twins import ReplayFailed, TwinTrial, gaps_of, kept, verified, wrong
+from graphdoctor.proof.twins import (
+    EagerRuns,
+    ReplayFailed,
+    TwinTrial,
+    digest,
+    gaps_of,
+    kept,
+    verified,
+    wrong,
+)
 from graphdoctor.target.state.snapshot import Snapshot, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import is_out_of_memory

@@ -9,8 +9,8 @@ from graphdoctor.rules.causes.cpu_data import FrozenWrite, Steering, frozen_writ
 from graphdoctor.rules.causes.differences import differences
 from graphdoctor.rules.causes.draws import for_cpu_value
 from graphdoctor.rules.causes.edits import with_device
-from graphdoctor.rules.causes.optimizers import OUTSIDE
-from graphdoctor.rules.causes.sources import source_place
+from graphdoctor.rules.causes.numbers import OUTSIDE
+from graphdoctor.rules.causes.reads import source_place
 from graphdoctor.rules.causes.words import operator_words, place_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording

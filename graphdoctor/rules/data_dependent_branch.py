@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.advice import for_branch, for_settled_branch
-from graphdoctor.rules.causes.branch_points import Branch
-from graphdoctor.rules.causes.branches import Side
+from graphdoctor.rules.causes.branch_points import Branch, Side
 from graphdoctor.rules.causes.edits import asserted, selected
 from graphdoctor.rules.causes.reads import Read, host_reads
 from graphdoctor.rules.causes.words import place_words, tensor_words

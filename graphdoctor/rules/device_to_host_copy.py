@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.operators import Transfer
 from graphdoctor.rules.causes.advice import for_copy
-from graphdoctor.rules.causes.copies import is_list_read, transfers, undoes_a_copy
+from graphdoctor.rules.causes.reads import is_list_read, transfers, undoes_a_copy
 from graphdoctor.rules.causes.words import tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording

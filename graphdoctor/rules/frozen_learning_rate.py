@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.causes.optimizers import (
+from graphdoctor.rules.causes.numbers import (
     OUTSIDE,
     options_advice,
     rates_change,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.differences import differences
 from graphdoctor.rules.causes.draws import for_draw
-from graphdoctor.rules.causes.sources import host_value_hits, source_place
+from graphdoctor.rules.causes.reads import host_value_hits, source_place
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule
 from graphdoctor.values.host_events import RandomDraw

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.advice import for_read
 from graphdoctor.rules.causes.edits import without_read
-from graphdoctor.rules.causes.optimizers import OUTSIDE
+from graphdoctor.rules.causes.numbers import OUTSIDE
 from graphdoctor.rules.causes.reads import Read, host_reads
 from graphdoctor.rules.causes.source import is_formatting, written
 from graphdoctor.rules.causes.words import operator_words, tensor_words

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.causes.copies import transfers
 from graphdoctor.rules.causes.differences import differences
-from graphdoctor.rules.causes.sources import host_hits, host_value_hits, source_place, sources_of
+from graphdoctor.rules.causes.reads import (
+    host_hits,
+    host_value_hits,
+    source_place,
+    sources_of,
+    transfers,
+)
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule
 from graphdoctor.values.host_events import ClockRead, DiffersByClock
 from graphdoctor.values.locations import Location

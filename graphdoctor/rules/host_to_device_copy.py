@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from graphdoctor.operators import Transfer
 from graphdoctor.rules.causes.advice import for_copy
-from graphdoctor.rules.causes.copies import transfers, undoes_a_copy
 from graphdoctor.rules.causes.draws import for_drawn_copy
 from graphdoctor.rules.causes.edits import as_slice, index_made_on_gpu, made_on_gpu
+from graphdoctor.rules.causes.reads import transfers, undoes_a_copy
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from graphdoctor.rules.causes.differences import differences
-from graphdoctor.rules.causes.sources import host_hits
+from graphdoctor.rules.causes.reads import host_hits
 from graphdoctor.rules.rule import Hit, RecordingRule
 from graphdoctor.values.host_events import ItemTaken
 from graphdoctor.values.recording import Recording

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+from collections.abc import Iterable, Iterator
+from os.path import basename
+from textwrap import indent
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from graphdoctor.rules.causes.construction import construction_of
-from graphdoctor.rules.causes.optimizers import (
+from graphdoctor.rules.causes.edits import instead_of_call, source_of
+from graphdoctor.rules.causes.numbers import (
     OUTSIDE,
     has_no_capturable_form,
     options_advice,
     rates_change,
     stored_rate_advice,
 )
+from graphdoctor.rules.causes.source import own_nodes, statement_at, targets_of
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event, at_op
+from graphdoctor.source.trees import calls_in, holds, last_name, scope_at, statements_of, tree_of
 from graphdoctor.values.finding import Edit
 from graphdoctor.values.host_events import RefusedOptimizer
-from graphdoctor.values.locations import Location
+from graphdoctor.values.locations import Location, is_library
 from graphdoctor.values.recording import Recording
 
 _SCHEDULER = "Set the learning rate outside the captured step, as with scheduler.step()."
@@ -156,3 +162,191 @@ def _text(class_name: str) -> str:
         f"{class_name} keeps its step count on the CPU, because it was constructed without "
         "`capturable=True`. PyTorch refuses to capture `optimizer.step()`."
     )
+
+
+_LONGEST = 66  # columns of a statement on one line
+_ASKS_FOR_GPU = frozenset({"torch.cuda.is_available()", "torch.accelerator.is_available()"})
+
+
+class Construction(NamedTuple):
+    """A statement of the user's, and the call in it that returns the optimizer."""
+
+    file: str
+    statement: ast.stmt
+    call: ast.Call
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the class is a value: `getattr(optim, name)(...)`, `CLASSES[name](...)`."""
+        return isinstance(self.call.func, (ast.Call, ast.Subscript))
+
+    @property
+    def is_statement(self) -> bool:
+        """Whether the statement binds just what the call returns."""
+        return self.call is getattr(self.statement, "value", None)
+
+    def capturable(self, *, tensor_rate: bool, more: str = "") -> tuple[str, tuple[Edit, ...]]:
+        """The cure, with the learning rate as a tensor if the program changes it, and its edits.
+
+        `more` says what to do after it. The code comes last: a page shows it as lines of its own.
+        """
+        on_gpu = self._decides_on_gpu()
+        given = [f"capturable={on_gpu or True}"]
+        args: list[ast.expr | ast.keyword] = [*self.call.args, *self.call.keywords]
+        rate = next((each for n, each in enumerate(args) if _is_rate(n, each)), None)
+        if tensor_rate:
+            value = "..." if rate is None else source_of(self.file, _value(rate))
+            device = f'"cuda" if {on_gpu} else "cpu"' if on_gpu else '"cuda"'
+            given = [f"lr=torch.tensor({value}, device={device})", *given]
+            args = [each for each in args if each is not rate]
+        texts = [*(source_of(self.file, each) for each in args), *given]
+        chooses = source_of(self.file, self.call.func)
+        is_moved, sentences = self._names_gpu(), []
+        if not is_moved:
+            sentences.append("Move the model to the GPU first: `capturable=True` fails on the CPU.")
+        elif self.is_chosen:
+            sentences.append(
+                f"`{chooses}` chooses the class. SGD, for example, has no `capturable`."
+            )
+        lines = _lines(self.file, self.statement)
+        end = f". {more} The statement becomes:" if more else ":"
+        sentences.append(f"Pass `{', '.join(given)}` to `{chooses}()` ({lines}){end}")
+        code = self._with_arguments([" ".join(each.split()) for each in texts])
+        fix = f"{' '.join(sentences)}\n\n{code}"
+        is_complete = is_moved and not self.is_chosen and (rate is not None or not tensor_rate)
+        new = f"{chooses}({', '.join(texts)})"
+        return fix, instead_of_call(self.file, self.call, new) if is_complete else ()
+
+    def _with_arguments(self, texts: list[str]) -> str:
+        """The statement with these arguments, indented, and over several lines if one is too long."""
+        before, after = ast.unparse(self.statement), ast.unparse(self.call)
+        chooses = ast.unparse(self.call.func)
+        code = before.replace(after, f"{chooses}({', '.join(texts)})")
+        if len(code) > _LONGEST:
+            lines = [""]
+            for each in texts:
+                if lines[-1] and len(lines[-1]) + len(each) > _LONGEST - len("    , ,"):
+                    lines.append("")
+                lines[-1] += f"{' ' if lines[-1] else ''}{each},"
+            arguments = "\n".join(f"    {each}" for each in lines).removesuffix(",")
+            code = before.replace(after, f"{chooses}(\n{arguments})")
+        return indent(code, "    ")
+
+    def _names_gpu(self) -> bool:
+        """Whether the file names a GPU: `.cuda()`, `"cuda:0"`, or a device that another file chose."""
+        tree = tree_of(self.file)
+        names = {
+            getattr(node, "attr", None) or getattr(node, "id", None) or getattr(node, "value", None)
+            for node in (ast.walk(tree) if tree is not None else ())
+            if isinstance(node, (ast.Attribute, ast.Name))
+            or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+        }
+        return any("cuda" in str(name).lower() or "device" in str(name).lower() for name in names)
+
+    def _decides_on_gpu(self) -> str:
+        """The program's own expression for "on a GPU", such as `args.cuda`; "" in a program that needs a GPU.
+
+        A switch such as --no-cuda decides too, so the call that asks for a GPU is the last choice.
+        """
+        tree = tree_of(self.file)
+        statements = statements_of(tree) if tree is not None else []
+        scope = scope_at(self.file, self.statement.lineno)
+        for each in statements:
+            if not isinstance(each, ast.Assign) or each.lineno >= self.statement.lineno:
+                continue
+            target = each.targets[0]
+            is_seen = scope_at(self.file, each.lineno) in (tree, scope)
+            if is_seen and len(each.targets) == 1 and isinstance(target, (ast.Name, ast.Attribute)):
+                if chosen := _gpu_chosen_by(each.value):
+                    kind = ".type" if isinstance(each.value, ast.Call) else ""
+                    return f'({ast.unparse(target)}{kind} == "{chosen}")'
+                if _asks_for_gpu(each.value) and isinstance(each.value, (ast.BoolOp, ast.Call)):
+                    return ast.unparse(target)
+        is_asked = any(_asks_for_gpu(each) == "torch.cuda.is_available()" for each in statements)
+        return "torch.cuda.is_available()" if is_asked else ""
+
+
+def _gpu_chosen_by(value: ast.expr) -> str:
+    """ "cuda" of `"cuda" if ... else "cpu"`, and the type of a device of it; "" for anything else."""
+    match value:
+        case ast.Call(args=[inner]) if last_name(value.func) == "device":
+            return _gpu_chosen_by(inner).partition(":")[0]
+        case ast.IfExp(body=ast.Constant(value=str(name))) if name.startswith("cuda"):
+            return name
+    return ""
+
+
+def _asks_for_gpu(node: ast.AST) -> str:
+    """The first call in a node that asks whether there is a GPU; "" without one."""
+    texts = (ast.unparse(call) for call in calls_in(node) if last_name(call.func) == "is_available")
+    return next((text for text in texts if text in _ASKS_FOR_GPU), "")
+
+
+def construction_of(frames: Iterable[Location | None], class_name: str) -> Construction | None:
+    """Where the optimizer whose step is on these lines is constructed; None if several statements may be it."""
+    own = [frame for frame in frames if frame is not None and not is_library(frame.file)]
+    name = next(filter(None, map(_stepped, own)), "")
+    for frame in own:
+        tree = tree_of(frame.file)
+        if tree is None:
+            continue
+        parts: list[ast.stmt | ast.Module] = [n for n in tree.body if holds(n, frame.line)]
+        parts.append(tree)
+        found = (_constructed_in(part, frame.file, name, class_name) for part in parts)
+        if first := next(filter(None, found), None):
+            return first
+    return None
+
+
+def _constructed_in(
+    part: ast.stmt | ast.Module, file: str, name: str, class_name: str
+) -> Construction | None:
+    """The only call of the class, bound to the name or not; else the only call bound to it whose class is a value."""
+    made = [
+        Construction(file, statement, node)
+        for statement in statements_of(part)
+        for node in own_nodes(statement)
+        if isinstance(node, ast.Call)
+    ]
+    bound = [each for each in made if name in map(_last, targets_of(each.statement))]
+    of_class = [
+        each for each in made
+        if last_name(each.call.func) == class_name
+        and all(keyword.arg != "capturable" for keyword in each.call.keywords)
+    ]  # fmt: skip
+    of_value = [each for each in bound if each.is_chosen and each.is_statement]
+    for found in ([each for each in of_class if each in bound], of_class, of_value):
+        if len(found) == 1:
+            return found[0]
+    return None
+
+
+def _stepped(place: Location) -> str:
+    """`optimizer` of `self.optimizer.step()` and of `scaler.step(optimizer)`."""
+    statement = statement_at(place.file, place.line)
+    for node in own_nodes(statement) if statement is not None else ():
+        is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if is_method and last_name(node.func) == "step":  # type: ignore[attr-defined]
+            return last_name(node.args[0] if node.args else node.func.value)  # type: ignore[attr-defined]
+    return ""
+
+
+def _is_rate(number: int, argument: ast.expr | ast.keyword) -> bool:
+    if isinstance(argument, ast.keyword):
+        return argument.arg == "lr"
+    return number == 1
+
+
+def _value(argument: ast.expr | ast.keyword) -> ast.expr:
+    return argument.value if isinstance(argument, ast.keyword) else argument
+
+
+def _lines(file: str, statement: ast.stmt) -> str:
+    """ "line 47 of train.py", "lines 61-63 of train.py"."""
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    numbers = f"line {first}" if first == last else f"lines {first}-{last}"
+    return f"{numbers} of {basename(file)}"
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.causes.seeds import DRAW_ONCE, first_draw
+from graphdoctor.rules.causes.draws import DRAW_ONCE, first_draw
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
 from graphdoctor.values.host_events import RngState
 from graphdoctor.values.recording import Recording

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from graphdoctor.rules.causes.seeds import for_repeated
+from graphdoctor.rules.causes.draws import for_repeated
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
 from graphdoctor.values.host_events import RngState
 from graphdoctor.values.recording import Iteration, Recording

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from graphdoctor.rules.causes.cpu_data import unexplained
 from graphdoctor.rules.causes.differences import Found
-from graphdoctor.rules.causes.numbers import for_number
-from graphdoctor.rules.causes.optimizers import COUNTED, rates_change
+from graphdoctor.rules.causes.numbers import COUNTED, for_number, rates_change
 from graphdoctor.rules.causes.words import listed, operator_words, value_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.figures import count_text

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.advice import for_state_branch, for_state_number
 from graphdoctor.rules.causes.branch_points import branch_at
-from graphdoctor.rules.causes.sources import host_hits, sources_of
+from graphdoctor.rules.causes.reads import host_hits, sources_of
 from graphdoctor.rules.rule import Hit, RecordingRule
 from graphdoctor.values.host_events import DiffersByState, ItemTaken
 from graphdoctor.values.recording import Recording

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.advice import ELEMENT, STACK, for_python_data
-from graphdoctor.rules.causes.copies import transfers
 from graphdoctor.rules.causes.draws import for_drawn_copy
 from graphdoctor.rules.causes.edits import filled, stacked
+from graphdoctor.rules.causes.reads import transfers
 from graphdoctor.rules.causes.words import tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from graphdoctor.strategies.compile import Compile
-from graphdoctor.strategies.compiled_split import CompiledSplit
-from graphdoctor.strategies.compiled_whole import CompiledWhole
-from graphdoctor.strategies.cudagraphs import CudaGraphs
-from graphdoctor.strategies.max_autotune import MaxAutotune
+from graphdoctor.strategies.compilers.compiler import (
+    Compile,
+    CudaGraphs,
+    MaxAutotune,
+    ReduceOverhead,
+)
+from graphdoctor.strategies.compilers.in_graph import CompiledSplit, CompiledWhole
+from graphdoctor.strategies.compilers.scripted import Script, ScriptGraph
 from graphdoctor.strategies.modules import Modules
-from graphdoctor.strategies.reduce_overhead import ReduceOverhead
-from graphdoctor.strategies.script import Script
-from graphdoctor.strategies.script_graph import ScriptGraph
 from graphdoctor.strategies.segments import Segments
 from graphdoctor.strategies.split_step import SplitStep
 from graphdoctor.strategies.strategy import Strategy

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.measure.speed import Speed
 from graphdoctor.partition import Plan
-from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.proof.stage import Captured
+from graphdoctor.proof.twins import EagerRuns
 from graphdoctor.record import Session
 from graphdoctor.values.recording import Recording
 

@@ -9,8 +9,8 @@ import torch
 from graphdoctor.estimate import Calls, Regions, launches
 from graphdoctor.graphs.segments import Forecast, forecast
 from graphdoctor.graphs.segments import Segments as SegmentsBackend
-from graphdoctor.graphs.segments.parts import SegmentsPlan
-from graphdoctor.graphs.segments.tracing import settings
+from graphdoctor.graphs.segments.backend import settings
+from graphdoctor.graphs.segments.split import SegmentsPlan
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.dynamo import (
     check_device,

@@ -12,12 +12,11 @@ from graphdoctor.device.observe.patches import Patches
 from graphdoctor.estimate import Calls, Regions
 from graphdoctor.graphs.capture import device_usable_after_failure
 from graphdoctor.graphs.cause import refusal_of
-from graphdoctor.graphs.split.breakable import BreakableCapture, trained_tensors
+from graphdoctor.graphs.split.breakable import BreakableCapture, PythonChanges, trained_tensors
 from graphdoctor.graphs.split.built_split import BuiltSplit, Made, holds_pending
 from graphdoctor.graphs.split.glue import glue_objects, has_glue_call, has_reading_call
 from graphdoctor.graphs.split.optimizer_step import has_number_as_rate, why_not_captured
 from graphdoctor.graphs.split.pending import StepRefused
-from graphdoctor.graphs.split.python_changes import PythonChanges
 from graphdoctor.graphs.split.stand_ins import Glue
 from graphdoctor.graphs.whole_step import detached, fresh_inputs, warm_up
 from graphdoctor.record.session import WARM_UPS, Session, warm_ups_for

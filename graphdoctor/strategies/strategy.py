@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from graphdoctor.estimate import NO_CALLS, Calls, Regions
 from graphdoctor.graphs.footprint import Footprint
-from graphdoctor.proof.eager_runs import EagerRuns
+from graphdoctor.proof.twins import EagerRuns
 from graphdoctor.record.session import Session
 from graphdoctor.rules.causes.align import align
 from graphdoctor.target import Inputs

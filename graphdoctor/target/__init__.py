@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from graphdoctor.target.from_object import from_object
-from graphdoctor.target.resolve import resolve
+from graphdoctor.target.resolve import from_object, resolve
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, named_values, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code

@@ -1,4 +1,4 @@
-"""Import the user's `file.py`, `file.py:name` or `package.module:name`, and find the target that it describes."""
+"""Find the target that `file.py`, `file.py:name` or `package.module:name` describes, or that an object is."""
 
 from __future__ import annotations
 
@@ -322,3 +322,36 @@ def _inputs_beside(source: Source) -> Called | None:
         if source.outline.has(name):
             return source.called(name)
     return None
+
+
+def from_object(obj: object, *args: object, mode: Mode | None = None, **kwargs: object) -> Target:
+    """A module or step with its inputs, or a function that returns what a target may be.
+
+    A function alone is called and gives the target; with inputs, it is the step itself.
+    """
+    inputs = Inputs(args, kwargs) if args or kwargs else None
+    named = obj if inspect.isroutine(obj) or isinstance(obj, type) else type(obj)
+    name = str(getattr(named, "__name__", type(obj).__name__))
+    description, entry = _describe_object(obj, name, inputs)
+    if inputs is not None:
+        description = replace(description, inputs=inputs)
+    try:
+        file = inspect.getsourcefile(named) or ""
+    except (TypeError, OSError):  # as in a notebook
+        file = ""
+    origin = Origin(name, file, entry)
+    return build(description, origin, mode=mode, close=lambda: None)
+
+
+def _describe_object(obj: object, name: str, inputs: Inputs | None) -> tuple[Description, str]:
+    if isinstance(obj, torch.nn.Module):
+        return Description(obj), "the given module"
+    if isinstance(obj, type):
+        made = instantiate(obj)
+        is_ours = isinstance(made, torch.nn.Module)
+        return replace(describe(made, what=f"{name}()"), is_ours=is_ours), f"{name}()"
+    if isinstance(obj, (tuple, list)) or is_step_object(obj) or not callable(obj):
+        return describe(obj, what=name), "the given object"
+    if inputs is not None:
+        return Description(obj), "the given step"
+    return describe(call(obj), what=f"{name}()"), f"{name}()"

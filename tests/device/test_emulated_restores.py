@@ -16,7 +16,7 @@ from torch import nn
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.observe import patches
-from graphdoctor.target.state.shared_memory import is_shared
+from graphdoctor.target.state.saved_tensor import is_shared
 from graphdoctor.target.state.snapshot import snapshot
 from tests.support.emulated import captured
 

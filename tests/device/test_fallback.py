@@ -9,7 +9,7 @@ import torch
 
 from graphdoctor.device.observe.fallback import run_operator
 from graphdoctor.device.observe.operators import Call, facts_of
-from graphdoctor.target.state.shared_memory import copied_when_written
+from graphdoctor.target.state.saved_tensor import copied_when_written
 
 LENGTHS = [12, 12], [4, 4]
 

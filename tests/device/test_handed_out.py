@@ -8,7 +8,7 @@ import torch
 
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.observe.known_results import results_known
-from graphdoctor.target.state.shared_memory import copied_when_written
+from graphdoctor.target.state.saved_tensor import copied_when_written
 from tests.support.emulated import device
 
 __all__ = ["device"]

@@ -19,8 +19,8 @@ from graphdoctor.device.observe.known_results import (
 )
 from graphdoctor.device.observe.operators import Call
 from graphdoctor.target.state import saved_tensor
+from graphdoctor.target.state.globals import PRECISIONS
 from graphdoctor.target.state.snapshot import snapshot
-from graphdoctor.target.state.switches import PRECISIONS
 from tests.support.emulated import captured, device
 
 __all__ = ["device"]

@@ -9,7 +9,7 @@ import torch
 
 import graphdoctor
 from graphdoctor.graphs.footprint import footprint, gaps_between
-from graphdoctor.proof.eager_runs import digest
+from graphdoctor.proof.twins import digest
 from graphdoctor.target.target import Inputs
 
 ROWS = (torch.randn(3, 8), torch.randn(5, 8))

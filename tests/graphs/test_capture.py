@@ -24,8 +24,7 @@ from graphdoctor.graphs.cause import Refusal, refusal_of
 from graphdoctor.graphs.generator import generator_state
 from graphdoctor.graphs.modules import graph_modules
 from graphdoctor.graphs.segments.graph import CapturedPart
-from graphdoctor.graphs.split.breakable import BreakableCapture
-from graphdoctor.graphs.split.python_changes import PythonChanges
+from graphdoctor.graphs.split.breakable import BreakableCapture, PythonChanges
 from graphdoctor.graphs.whole_step import capture_whole_step
 from graphdoctor.proof.regions import _graph_of
 from graphdoctor.strategies.split_step import SplitStep

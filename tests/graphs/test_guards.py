@@ -15,8 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.guards import Guard, Modes
-from graphdoctor.target.state.globals import SavedGlobals
-from graphdoctor.target.state.switches import PRECISIONS, read_precision, set_precision
+from graphdoctor.target.state.globals import PRECISIONS, SavedGlobals, read_precision, set_precision
 from tests.support.emulated import device as device
 from tests.support.torch_versions import TELLS_SAVED_TENSOR_HOOKS, WHY_NO_HOOKS
 

@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from graphdoctor.operators import call_draws, draws
-from graphdoctor.rules.causes.parting import other_draws
+from graphdoctor.rules.capture_dependent_result import other_draws
 from graphdoctor.rules.repeated_seed import RepeatedSeed
 from graphdoctor.rules.rule import Hit
 from graphdoctor.values.host_events import RngState

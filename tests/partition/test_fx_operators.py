@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphdoctor.partition.fx_operators import restored, result_paths
+from graphdoctor.partition.fx import restored, result_paths
 from tests.support.builders import op, tensor
 
 ATEN = torch.ops.aten

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphdoctor.graphs.footprint import Footprint
-from graphdoctor.proof import eager_runs as module
-from graphdoctor.proof.eager_runs import digest
+from graphdoctor.proof import twins as module
+from graphdoctor.proof.twins import digest
 from graphdoctor.target.state.snapshot import snapshot
 
 

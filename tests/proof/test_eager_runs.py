@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.proof.eager_runs import EagerRuns
+from graphdoctor.proof.twins import EagerRuns
 from graphdoctor.record import prepare
 from graphdoctor.record.session import Session
 from graphdoctor.target import from_object

@@ -9,7 +9,7 @@ import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.real import WatchedDevice
-from graphdoctor.proof.eager_runs import EagerRuns
+from graphdoctor.proof.twins import EagerRuns
 from graphdoctor.record import prepare, record
 from graphdoctor.target import Inputs, Target
 from graphdoctor.values.recording import Recording

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphdoctor.record.host.python_state import _LOOKS
+from graphdoctor.record.host.host_events import _LOOKS
 from graphdoctor.values.report import Report
 from tests.support.diagnosing import reported
 

@@ -14,7 +14,7 @@ from graphdoctor.diagnose.diagnose import diagnose
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.partition import partition
 from graphdoctor.record.iteration import sample_of
-from graphdoctor.rules.causes.parting import other_results, partings
+from graphdoctor.rules.capture_dependent_result import other_results, partings
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.host_events import CaptureQuery
 from graphdoctor.values.locations import Location

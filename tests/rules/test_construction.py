@@ -8,7 +8,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from graphdoctor.rules.causes.construction import construction_of
+from graphdoctor.rules.non_capturable_optimizer import construction_of
 from graphdoctor.values.locations import Location
 from tests.support.programs import run
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from graphdoctor.strategies.choice import budget_for, limit_s, needed_s
-from graphdoctor.strategies.compiled_whole import CompiledWhole
+from graphdoctor.strategies.compilers.compiler import ReduceOverhead
+from graphdoctor.strategies.compilers.in_graph import CompiledWhole
 from graphdoctor.strategies.modules import Modules
-from graphdoctor.strategies.reduce_overhead import ReduceOverhead
 from graphdoctor.values.recording import Iteration
 from tests.support.builders import iteration, op, tensor
 

@@ -15,8 +15,7 @@ from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.pipeline import analyze
 from graphdoctor.record.session import Session
 from graphdoctor.strategies import choice
-from graphdoctor.strategies.compiled_split import CompiledSplit
-from graphdoctor.strategies.compiled_whole import CompiledWhole
+from graphdoctor.strategies.compilers.in_graph import CompiledSplit, CompiledWhole
 from graphdoctor.strategies.compilers.models import CompiledModels, Function, compiled_models
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.split_step import SplitStep

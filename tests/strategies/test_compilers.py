@@ -9,13 +9,15 @@ import torch
 from torch import nn
 
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.compile import Compile
-from graphdoctor.strategies.compilers.compiler import Compiler
+from graphdoctor.strategies.compilers.compiler import (
+    Compile,
+    Compiler,
+    CudaGraphs,
+    MaxAutotune,
+    ReduceOverhead,
+)
 from graphdoctor.strategies.compilers.dynamo import Skips
 from graphdoctor.strategies.compilers.models import models_of
-from graphdoctor.strategies.cudagraphs import CudaGraphs
-from graphdoctor.strategies.max_autotune import MaxAutotune
-from graphdoctor.strategies.reduce_overhead import ReduceOverhead
 from graphdoctor.strategies.strategy import CannotBuild, Known
 from graphdoctor.target.state.snapshot import named_state
 from graphdoctor.values.recording import Iteration

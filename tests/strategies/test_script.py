@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphdoctor.strategies.script import Script
-from graphdoctor.strategies.script_graph import ScriptGraph
+from graphdoctor.strategies.compilers.scripted import Script, ScriptGraph
 from graphdoctor.strategies.strategy import CannotBuild
 from graphdoctor.target.state.snapshot import named_state
 from tests.support.plain_session import session_of

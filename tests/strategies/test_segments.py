@@ -11,8 +11,8 @@ import torch
 
 from graphdoctor.estimate import Calls
 from graphdoctor.graphs.segments import Segments
-from graphdoctor.graphs.segments.parts import Break, GraphPlan, SegmentsPlan
-from graphdoctor.graphs.segments.tracing import settings
+from graphdoctor.graphs.segments.backend import settings
+from graphdoctor.graphs.segments.split import Break, GraphPlan, SegmentsPlan
 from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.strategies.compilers.models import compiled_models
 from graphdoctor.strategies.segments import Segments as SegmentsStrategy

@@ -18,11 +18,6 @@ import torch
 from torch import nn
 
 from graphdoctor.target.state.kinds import FAMILIES, kind_of
-from graphdoctor.target.state.kinds.buffers import (
-    Array,
-    NumpyScalar,
-    RandomGenerator,
-)
 from graphdoctor.target.state.kinds.callables import (
     Cell,
     Class,
@@ -42,7 +37,14 @@ from graphdoctor.target.state.kinds.objects import (
     ScriptModule,
     Thread,
 )
-from graphdoctor.target.state.kinds.scalars import EnumMember, Number, Scalar
+from graphdoctor.target.state.kinds.plain_values import (
+    Array,
+    EnumMember,
+    Number,
+    NumpyScalar,
+    RandomGenerator,
+    Scalar,
+)
 from graphdoctor.target.state.kinds.tensors import Tensor
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from graphdoctor.target.state.attributes import LONG, is_array, is_data
 from graphdoctor.target.state.kinds import digest
 from graphdoctor.target.state.paths import By, Numbered, StatePath
-from graphdoctor.target.state.plain import LONG, is_array, is_data
 
 
 class Mode(enum.Enum):

@@ -8,9 +8,15 @@ import pytest
 import torch
 
 from graphdoctor.graphs.footprint import Footprint
-from graphdoctor.proof.eager_runs import digest
-from graphdoctor.target.state.saved_tensor import USERS_MEMORY, contents_of
-from graphdoctor.target.state.shared_memory import address_of, begin_of, give_own_memory, is_shared
+from graphdoctor.proof.twins import digest
+from graphdoctor.target.state.saved_tensor import (
+    USERS_MEMORY,
+    address_of,
+    begin_of,
+    contents_of,
+    give_own_memory,
+    is_shared,
+)
 from graphdoctor.target.state.snapshot import snapshot
 
 

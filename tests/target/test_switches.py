@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from graphdoctor.target.state.globals import SavedGlobals
-from graphdoctor.target.state.switches import (
+from graphdoctor.target.state.globals import (
     PRECISIONS,
+    SavedGlobals,
     read_precision,
     set_precision,
 )

@@ -15,7 +15,7 @@ from graphdoctor.device.observe.collectives import (
 from graphdoctor.device.observe.known_results import known_or_computed
 from graphdoctor.device.observe.operators import Call, replaced, tensors_of
 from graphdoctor.device.observe.wider import NARROW, is_slow_when_narrow, run_wider
-from graphdoctor.target.state.shared_memory import give_own_memory
+from graphdoctor.target.state.saved_tensor import give_own_memory
 from graphdoctor.values.errors import CannotDoItHere
 
 _COPIES_AMONG_THREADS = "in the loop function of at::parallel_for is forbidden"

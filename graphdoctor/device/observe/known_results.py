@@ -30,14 +30,15 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.operators import Call, replaced, tensors_of
-from graphdoctor.target.state.saved_tensor import Contents, contents_of
-from graphdoctor.target.state.shared_memory import (
+from graphdoctor.target.state.globals import PRECISIONS, read_precision
+from graphdoctor.target.state.saved_tensor import (
+    Contents,
     begin_of,
+    contents_of,
     copied_when_written,
     is_shared,
     lies_on_cpu,
 )
-from graphdoctor.target.state.switches import PRECISIONS, read_precision
 
 _LEAST_FLOPS = 1 << 25  # a millisecond or less: looking at the inputs would cost as much
 _FLOPS_PER_BYTE = 16  # below that, looking at the inputs and copying results costs as much

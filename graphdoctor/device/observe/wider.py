@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.operators import Call, replaced, written_tensors
-from graphdoctor.target.state.shared_memory import lies_on_cpu
+from graphdoctor.target.state.saved_tensor import lies_on_cpu
 
 NARROW = (torch.float16, torch.bfloat16)
 _FEW_ROWS = 8  # up to which reading the matrix once, as its own kernel does, is all the work

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 
 from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.guards.guard import OF_ALL_MODULES
-from graphdoctor.target.state.switches import ATTENTION, EVERY, SWITCHES
+from graphdoctor.target.state.globals import ATTENTION, EVERY, SWITCHES
 from graphdoctor.values.recording import Recording
 
 _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed has it for newer ones)

@@ -19,8 +19,12 @@ What this package promises:
 from __future__ import annotations
 
 from graphdoctor.graphs.modules.captured_call import Choices
-from graphdoctor.graphs.modules.fitness import graphed_already, wrapper_of
-from graphdoctor.graphs.modules.graph_modules import graph_modules, modules_by_path
+from graphdoctor.graphs.modules.graph_modules import (
+    graph_modules,
+    graphed_already,
+    modules_by_path,
+    wrapper_of,
+)
 from graphdoctor.graphs.modules.graphed_modules import GraphedModules
 
 __all__ = [

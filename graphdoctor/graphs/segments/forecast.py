@@ -9,8 +9,7 @@ from torch import fx
 
 from graphdoctor.estimate import launches
 from graphdoctor.graphs.segments.nodes import ends_graph
-from graphdoctor.graphs.segments.parts import Break, GraphPlan, SegmentsPlan
-from graphdoctor.graphs.segments.split import split
+from graphdoctor.graphs.segments.split import Break, GraphPlan, SegmentsPlan, split
 from graphdoctor.operators import fact_about
 from graphdoctor.values.host_events import HostEvent
 from graphdoctor.values.recording import Iteration, Op

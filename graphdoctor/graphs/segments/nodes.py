@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from graphdoctor.device.observe.operators import OperatorFacts, each_in, facts_of, tensors_of
 from graphdoctor.device.observe.storages import arg_of
 from graphdoctor.operators import fact_about, host_learns, load_table
-from graphdoctor.partition.fx_operators import operator_named
+from graphdoctor.partition.fx import operator_named
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op, TensorUse, tensors_in

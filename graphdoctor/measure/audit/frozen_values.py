@@ -27,7 +27,7 @@ from graphdoctor.measure.audit.places import (
     frames_of_program,
 )
 from graphdoctor.target.frames import is_machinery, locate, variables_of
-from graphdoctor.target.state.kinds.written import MISSING
+from graphdoctor.target.state.kinds.kind import MISSING
 from graphdoctor.target.state.snapshot import plain_torch
 from graphdoctor.values.locations import Location
 

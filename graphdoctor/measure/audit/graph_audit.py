@@ -36,7 +36,12 @@ from graphdoctor.device.observe.storages import (
 from graphdoctor.device.real import CaptureMode, RealStorageTable, private_pools
 from graphdoctor.graphs.calls.tally import audited
 from graphdoctor.measure.audit.blame import shows_difference, smallest_script
-from graphdoctor.measure.audit.captured_operators import OperatorRecorder
+from graphdoctor.measure.audit.captured_operators import (
+    KernelUse,
+    OperatorRecorder,
+    UndispatchedKernels,
+    used_storages,
+)
 from graphdoctor.measure.audit.changed_memory import ChangedMemory
 from graphdoctor.measure.audit.frozen_values import (
     CapturedNumbers,
@@ -61,11 +66,6 @@ from graphdoctor.measure.audit.places import (
     users_frames,
 )
 from graphdoctor.measure.audit.uncopied_inputs import CapturedInput, CapturedInputs, new_tensors
-from graphdoctor.measure.audit.undispatched_kernels import (
-    KernelUse,
-    UndispatchedKernels,
-    used_storages,
-)
 from graphdoctor.measure.audit.verified_replays import ReplayVerifier
 from graphdoctor.measure.watch.profiler import Gate
 from graphdoctor.measure.watch.watcher import GraphCounts

@@ -21,8 +21,7 @@ from graphdoctor.device.observe.storages import Geometry
 from graphdoctor.source.trees import owner_of, tree_of
 from graphdoctor.target.frames import frame_of_engine, is_machinery, is_own, variables_of
 from graphdoctor.target.state.attributes import attributes, slots_of
-from graphdoctor.target.state.kinds.kind import Visit
-from graphdoctor.target.state.kinds.written import MISSING
+from graphdoctor.target.state.kinds.kind import MISSING, Visit
 from graphdoctor.target.state.walk import Walk
 
 _ENTRIES = ("_parameters", "_buffers", "_modules")

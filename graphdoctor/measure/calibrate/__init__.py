@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from graphdoctor.measure.calibrate.figures import calibrate
+from graphdoctor.measure.calibrate.figures import calibrate, host_text, profile_text
 from graphdoctor.measure.calibrate.host import measure_host
-from graphdoctor.measure.calibrate.profile_file import host_text, profile_text
 
 __all__ = ["calibrate", "host_text", "measure_host", "profile_text"]

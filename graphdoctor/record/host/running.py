@@ -15,9 +15,8 @@ from contextlib import suppress
 from types import FrameType, GeneratorType
 from typing import Any
 
-from graphdoctor.target.program.taken_items import GivenAgain
-from graphdoctor.target.state.attributes import has_walkable_state
-from graphdoctor.target.state.plain import STREAMS
+from graphdoctor.target.program.saved_steps import GivenAgain
+from graphdoctor.target.state.attributes import STREAMS, has_walkable_state
 from graphdoctor.target.state.walk import Walk
 
 _QUEUES = {queue.Queue.get.__code__}

@@ -16,9 +16,8 @@ from itertools import zip_longest
 from types import CodeType
 from typing import NamedTuple, TypeVar
 
-from graphdoctor.record.host.host_events import SeenOfHost
+from graphdoctor.record.host.host_events import HostState, SeenOfHost, storages_of
 from graphdoctor.record.host.observer import clocks_an_hour_ahead
-from graphdoctor.record.host.python_state import HostState, storages_of
 from graphdoctor.record.iteration import observe
 from graphdoctor.record.later.sandbox import LeavesStep, LineTrace, sandboxed
 from graphdoctor.record.later.trends import Trend, advance, moment, numbers_in, trends

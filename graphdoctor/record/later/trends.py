@@ -8,11 +8,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from graphdoctor.target.state.attributes import counts_for_itself
+from graphdoctor.target.state.attributes import counts_for_itself, is_array
 from graphdoctor.target.state.kinds import kind_of
-from graphdoctor.target.state.kinds.written import dict_items
+from graphdoctor.target.state.kinds.kind import dict_items
 from graphdoctor.target.state.paths import StatePath
-from graphdoctor.target.state.plain import is_array
 from graphdoctor.target.state.snapshot import readers_of
 from graphdoctor.target.state.walk import Walk
 

@@ -1,16 +1,16 @@
-"""How to draw or compute on the GPU what the step draws or computes on the CPU, by what the value reaches."""
+"""How to draw or compute on the GPU what the step draws or computes on the CPU, also where it sets the seed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from graphdoctor.operators import host_learns
-from graphdoctor.rules.causes.difference import Difference
+from graphdoctor.operators import draws, host_learns
+from graphdoctor.rules.causes.differences import Difference
 from graphdoctor.rules.causes.numbers import for_number, for_size_of
 from graphdoctor.rules.causes.source import call_at
-from graphdoctor.values.host_events import PythonEvent
+from graphdoctor.values.host_events import PythonEvent, RngState
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import Op
+from graphdoctor.values.recording import Iteration, Op, Recording
 
 # By the last part of the name of the function that draws: the same draw on the GPU, with its arguments as `{0}`, `{1}`.
 _ON_GPU: Mapping[str, str] = {
@@ -90,3 +90,41 @@ def _on_gpu(place: Location | None, event: str) -> str:
     if is_numpy and ("size" in keywords or len(given) > _BEFORE_SIZE.get(name, len(given))):
         form = form.replace("()", "size", 1)
     return form.format(*given).removeprefix("0 + 1 * ")
+
+
+DRAW_ONCE = "Draw the numbers that must repeat once, before the step, and keep them in a tensor."
+_DRAW_FIRST = (
+    "In each step, draw the numbers that must repeat once, keep them in a tensor, and use that tensor"
+    " at each of the {} places that draw after the same seed."
+)
+
+
+def first_draw(event: RngState, iteration: Iteration) -> str:
+    """The first operator on the device that draws after the call and before the next seed; "" if none does."""
+    later = (each.op_index for each in _seeding(iteration) if each.op_index > event.op_index)
+    for op in iteration.ops[event.op_index : next(later, None)]:
+        if op.is_cuda and draws(op):
+            return op.name.rpartition(".")[0]
+    return ""
+
+
+def for_repeated(event: RngState, iteration: Iteration, recording: Recording) -> str:
+    """For a seed that repeats in each step, or within the step; "" for one that does neither."""
+    if event.seed is None:
+        return ""
+    seeds = [
+        {each.seed for each in other.events_of(RngState) if each.location == event.location}
+        for other in recording.captured
+    ]
+    if len(seeds) > 1 and all(each == {event.seed} for each in seeds):
+        return DRAW_ONCE
+    places = [
+        each
+        for each in _seeding(iteration)
+        if each.seed == event.seed and first_draw(each, iteration)
+    ]
+    return _DRAW_FIRST.format(len(places)) if len(places) > 1 else ""
+
+
+def _seeding(iteration: Iteration) -> list[RngState]:
+    return [each for each in iteration.events_of(RngState) if each.seed is not None]

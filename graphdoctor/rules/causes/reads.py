@@ -1,19 +1,65 @@
-"""A recording -> the places where the host reads values, and what those decide."""
+"""A recording -> what its host read, copied or drew, what that decides, where it goes, and the hits on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from graphdoctor.operators import host_learns, transfer_of
-from graphdoctor.rules.causes.copies import is_list_read
+from graphdoctor.operators import Transfer, host_learns, transfer_of
 from graphdoctor.rules.causes.flow import Flow, Line, value_flow
-from graphdoctor.rules.rule import once
-from graphdoctor.values.host_events import RngState
+from graphdoctor.rules.causes.source import written
+from graphdoctor.rules.rule import Hit, at_event, once
+from graphdoctor.values.host_events import ClockRead, ItemTaken, PythonEvent, RandomDraw, RngState
 from graphdoctor.values.locations import Lines, Location
 from graphdoctor.values.recording import Iteration, Op, Recording, TensorUse
+
+
+def is_from_python_data(transfer: Transfer, makers: Mapping[int, Op]) -> bool:
+    """Whether the copied tensor was made of Python numbers by the same statement.
+
+    `makers` are the operators of the iteration by the storages that they made.
+    """
+    maker = makers.get(transfer.source.storage)
+    if maker is None or transfer.hidden or maker.base_name not in ("lift_fresh", "detach_"):
+        return False
+    return maker.location == transfer.op.location
+
+
+def transfers(ops: tuple[Op, ...], *, on_gpu: bool = False) -> Iterator[tuple[Transfer, bool]]:
+    """The copies of one iteration, each with whether it carries fresh Python data to the device.
+
+    On a GPU, `torch.tensor(data, device="cuda")` hides its copy from observers: all that they see
+    is the `lift_fresh` of a tensor that nobody made. The emulated device shows the copy.
+    """
+    if not any(transfer_of(op) or (on_gpu and op.base_name == "lift_fresh") for op in ops):
+        return
+    makers: dict[int, Op] = {}
+    for op in ops:
+        if on_gpu and op.base_name == "lift_fresh":
+            lifted = op.inputs[0]
+            if lifted.is_cuda and lifted.numel and lifted.storage not in makers:
+                yield Transfer(op, lifted, to_device=True), True
+        transfer = transfer_of(op)
+        if transfer is not None:
+            yield transfer, transfer.to_device and is_from_python_data(transfer, makers)
+        given = {use.storage for use in op.inputs} if op.base_name != "lift_fresh" else set()
+        makers.update((use.storage, op) for use in op.outputs if use.storage not in given)
+
+
+def undoes_a_copy(op: Op, iteration: Iteration) -> bool:
+    """Whether this is the backward of a copy in the forward pass: it goes when that one goes."""
+    if op.phase != "backward" or op.forward_index is None:
+        return False
+    forward = iteration.ops[op.forward_index]
+    return forward is not op and transfer_of(forward) is not None
+
+
+def is_list_read(op: Op) -> bool:
+    """A copy to the host that `Tensor.tolist()` makes: the host reads every value."""
+    return bool(written(op.location, frozenset({"tolist"}), frozenset()))
+
 
 _SCALER_OPERATORS = frozenset({"_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"})
 # aten/src/ATen/native/cudnn/RNN.cpp, get_dropout_state: after the generator's state was set, the
@@ -134,3 +180,76 @@ def dropout_seeding(iteration: Iteration) -> frozenset[int]:
             begins = place - 1 if place and names[place - 1] == "empty" else place
             found.update(range(begins, place + 3))
     return frozenset(iteration.ops[place].index for place in found)
+
+
+_Event = TypeVar("_Event", bound=PythonEvent)
+# A graph may freeze their value.
+_VALUE_EVENTS = (RandomDraw, ClockRead, ItemTaken)
+
+
+class Source(Struct, frozen=True):
+    """A value that came to the host, and where it goes."""
+
+    kind: Literal["device-read", "cpu-read"] | type[PythonEvent]
+    flow: Flow
+
+
+@once
+def sources_of(recording: Recording) -> tuple[Source, ...]:
+    """Host reads, random draws, clock reads, items taken and reads of CPU tensors; each place once."""
+    by_place: dict[tuple[object, bool, Location | None], Source] = {}
+    for read in host_reads(recording):
+        key = ("device-read", bool(read.flow.branches), read.op.location)
+        by_place.setdefault(key, Source("device-read", read.flow))
+    for read in cpu_reads(recording):
+        by_place.setdefault(("cpu-read", False, read.op.location), Source("cpu-read", read.flow))
+    lines = frozenset(line for iteration in recording.captured for line in tensor_lines(iteration))
+    for event in host_values(recording):
+        flow = flow_from(event.location, event.stack, lines, recording.lines)
+        by_place.setdefault((type(event), False, event.location), Source(type(event), flow))
+    return tuple(by_place.values())
+
+
+def host_values(recording: Recording) -> tuple[PythonEvent, ...]:
+    """Random draws, clock reads and items taken, from the separate host run."""
+    return tuple(event for event in recording.host if isinstance(event, _VALUE_EVENTS))
+
+
+def host_value_hits(
+    recording: Recording,
+    kind: type[_Event],
+    message: Callable[[_Event], str],
+    fix: Callable[[_Event], str] = lambda event: "",
+) -> Iterator[Hit]:
+    """Hits in every captured iteration: the run that saw the events stands for all of them."""
+    for iteration in recording.captured:
+        seen: set[tuple[Location | None, int]] = set()
+        for event in host_values(recording):
+            place = (event.location, event.op_index)
+            if isinstance(event, kind) and place not in seen:
+                seen.add(place)
+                hit = at_event(iteration.index, _within(event, iteration), message(event))
+                yield structs.replace(hit, fix=fix(event))
+
+
+def host_hits(
+    recording: Recording,
+    kind: type[_Event],
+    message: Callable[[_Event], str],
+    fix: Callable[[_Event], str] = lambda event: "",
+) -> Iterator[Hit]:
+    """Hits in every captured iteration, for what the run that was watched on the host saw."""
+    events = {(e.name, e.location): e for e in recording.host if isinstance(e, kind)}
+    for iteration in recording.captured:
+        for event in events.values():
+            hit = at_event(iteration.index, _within(event, iteration), message(event))
+            yield structs.replace(hit, fix=fix(event))
+
+
+def source_place(source: Source | None) -> Location | None:
+    return source.flow.origin if source is not None else None
+
+
+def _within(event: _Event, iteration: Iteration) -> _Event:
+    last = max(0, len(iteration.ops) - 1)
+    return event if event.op_index <= last else structs.replace(event, op_index=last)

@@ -1,4 +1,4 @@
-"""What the strategies with torch.compile have in common: how they compile, warm up and clean up."""
+"""The strategies with torch.compile, by mode or backend: how they compile, warm up and clean up."""
 
 from __future__ import annotations
 
@@ -104,3 +104,37 @@ def _shown(value: str | Mapping[str, bool]) -> str:
     if isinstance(value, str):
         return json.dumps(value)
     return "{" + ", ".join(f"{json.dumps(name)}: {flag}" for name, flag in value.items()) + "}"
+
+
+class Compile(Compiler):
+    """Inductor's kernels, launched by Python: fewer of them, and no CUDA graph."""
+
+    name = "compile"
+    title = "torch.compile"
+
+
+class ReduceOverhead(Compiler):
+    """Inductor's kernels inside CUDA graphs that torch records and checks."""
+
+    name = "reduce-overhead"
+    title = 'torch.compile(mode="reduce-overhead")'
+    mode = "reduce-overhead"
+    has_graphs = True
+
+
+class MaxAutotune(Compiler):
+    """The fastest of several kernels for each matrix product, inside CUDA graphs; takes minutes."""
+
+    name = "max-autotune"
+    title = 'torch.compile(mode="max-autotune")'
+    mode = "max-autotune"
+    has_graphs = True
+
+
+class CudaGraphs(Compiler):
+    """Eager's own kernels, in the CUDA graphs of torch.compile: the nearest to ours of all."""
+
+    name = "cudagraphs"
+    title = 'torch.compile(backend="cudagraphs")'
+    backend = "cudagraphs"
+    has_graphs = True

@@ -1,11 +1,11 @@
-"""Inductor's kernels in graphs of ours: how the models are compiled, and what then holds graph and code."""
+"""Inductor's kernels in graphs of ours, whole or split: how models are compiled, what holds graph and code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from graphdoctor.estimate import Regions
+from graphdoctor.estimate import Calls, Regions
 from graphdoctor.estimate.fusion import fused
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint
@@ -14,8 +14,9 @@ from graphdoctor.graphs.whole_step import capture_from_start
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.compiler import Compiler
 from graphdoctor.strategies.compilers.models import CompiledModels
+from graphdoctor.strategies.split_step import SplitStep, split
 from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
-from graphdoctor.strategies.whole import BuiltWhole
+from graphdoctor.strategies.whole import BuiltWhole, Whole
 from graphdoctor.target import Inputs
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.locations import with_place
@@ -108,3 +109,37 @@ def whole_graph_of(session: Session, models: CompiledModels) -> GraphOfModels:
     except BaseException:
         models.release()
         raise
+
+
+class CompiledWhole(InOurGraph):
+    """What Inductor fuses, with nothing launched between: `whole`, with fewer and larger kernels."""
+
+    name = "compiled-whole"
+    title = "the whole step as one CUDA graph, its models compiled by Inductor"
+    in_eager = Whole()
+    with_eager_kernels = Whole.name
+
+    def build(self, session: Session, known: Known) -> GraphOfModels:
+        """Compile and warm up, then capture the whole step."""
+        return whole_graph_of(session, self.compiled(session))
+
+
+class CompiledSplit(InOurGraph):
+    """Forward and backward, compiled, as one graph, the optimizer as another; the glue runs between."""
+
+    name = "compiled-split"
+    title = "split-step's graphs, with the models compiled by Inductor"
+    in_eager = SplitStep()
+    with_eager_kernels = SplitStep.name
+
+    def calls(self, known: Known) -> Calls:
+        return self.in_eager.calls(known)
+
+    def build(self, session: Session, known: Known) -> SplitOfModels:
+        """Compile and warm up, then run one step that is captured piece by piece."""
+        models = self.compiled(session)
+        try:
+            return SplitOfModels(split(session, known, step_with(models)), models)
+        except BaseException:
+            models.release()
+            raise

@@ -1,4 +1,4 @@
-"""A session -> its step with its models in TorchScript: scripted, or traced where that fails."""
+"""A session -> its step with its models in TorchScript, scripted or traced, also as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.patches import Patches
+from graphdoctor.estimate import Regions
 from graphdoctor.graphs.cause import in_words
 from graphdoctor.record.session import Session
+from graphdoctor.strategies.compilers.in_graph import GraphOfModels, whole_graph_of
 from graphdoctor.strategies.compilers.models import CompiledModels, Function, models_of, warmed_up
-from graphdoctor.strategies.strategy import CannotBuild
+from graphdoctor.strategies.strategy import CannotBuild, Known, Strategy
+from graphdoctor.strategies.whole import Whole
 from graphdoctor.target import Inputs
 
 
@@ -155,3 +158,53 @@ def _said(error: Exception) -> str:
 def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else in_words(error)
+
+
+class Script(Strategy):
+    """TorchScript runs the model without Python, and fuses what it can on a GPU. To compare with."""
+
+    name = "script"
+    title = "TorchScript"
+    is_ours = False
+
+    def reason_against(self, known: Known) -> str:
+        return ""
+
+    def regions(self, known: Known) -> Regions | None:
+        """It saves Python, and no launch: there are no graphs to predict from."""
+        return None
+
+    def build(self, session: Session, known: Known) -> CompiledModels:
+        """Scripted, or traced on a call of the step where it cannot be. `note` says which."""
+        return scripted_step(session)
+
+    def code(self, known: Known) -> str:
+        return script_lines(known)
+
+
+def script_lines(known: Known) -> str:
+    """What a person pastes; it falls back to nothing: tracing takes example inputs of theirs."""
+    paths = list(models_of(known.roots)) or ["step"]
+    return "".join(f"{path} = torch.jit.script({path})\n" for path in paths)
+
+
+class ScriptGraph(Strategy):
+    """What TorchScript fuses, without launches between: to compare with, as published figures do."""
+
+    name = "script-graph"
+    title = "TorchScript in one CUDA graph"
+    is_ours = False
+
+    def reason_against(self, known: Known) -> str:
+        return Whole().reason_against(known)
+
+    def regions(self, known: Known) -> Regions | None:
+        """Other kernels than the recorded ones may run, so that nothing is predicted from those."""
+        return None
+
+    def build(self, session: Session, known: Known) -> GraphOfModels:
+        """Script and warm up, then capture the whole step."""
+        return whole_graph_of(session, scripted_step(session))
+
+    def code(self, known: Known) -> str:
+        return script_lines(known) + "\n" + Whole().code(known)

@@ -17,7 +17,7 @@ from graphdoctor.graphs.compare import Gap, is_as_far, is_noise
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.proof.other_rounding import OtherRounding, rounded_anew
 from graphdoctor.proof.twins import TwinTrial, gaps_of, kept, verified, wrong
-from graphdoctor.target.state.switches import read_precision
+from graphdoctor.target.state.globals import read_precision
 from graphdoctor.values.captures import Verification
 from graphdoctor.values.recording import Iteration, Op
 

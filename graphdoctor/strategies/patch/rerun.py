@@ -29,8 +29,7 @@ from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.calls.tally import Tallied, around_steps, kept_tallies
 from graphdoctor.graphs.capturable import make_capturable
 from graphdoctor.measure.watch.profiler import replaced
-from graphdoctor.target.program.ending import Ending
-from graphdoctor.target.program.launch import Program, run_program
+from graphdoctor.target.program.launch import Program, ThreadEnding, run_program
 from graphdoctor.values.options import DeviceChoice
 
 MOST_STEPS = 50  # of optimizers: by then what a graph gets wrong has reached the weights
@@ -179,7 +178,7 @@ class _Counted:
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
         self._nudges: Counter[int] = Counter()
         self._rates: list[tuple[dict[str, Any], float]] = []  # of groups, while they are tensors
-        self._ending = Ending()
+        self._ending = ThreadEnding()
         self._timed_from_s = self._timed_to_s = 0.0
         self._timed_from = 0
         self._inside = -1  # steps in the call of a captured step that runs now; -1: none does

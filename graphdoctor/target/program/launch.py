@@ -1,4 +1,4 @@
-"""Run a script or module with its arguments as Python would, and say how it ended."""
+"""Run a script or module with its arguments as Python would, end it from inside, and say how it ended."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import importlib.machinery
 import linecache
 import os
 import runpy
+import signal
 import sys
 import threading
 import traceback
@@ -21,9 +22,44 @@ from types import FrameType, ModuleType
 from typing import TextIO
 
 from graphdoctor.target.frames import is_machinery
-from graphdoctor.target.program.ending import ProgramEnded
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.program import Ending
+
+
+class ProgramEnded(BaseException):
+    """Raised in the program where it is ended after the diagnosis; no `except Exception` catches it."""
+
+
+class ThreadEnding:
+    """Ends each thread that comes here, and first of all tells the main one."""
+
+    def __init__(self) -> None:
+        self._has_told_main = False
+
+    def end(self) -> None:
+        """Raise ProgramEnded. The main thread may wait for this thread's answers for ever."""
+        main = threading.main_thread()
+        if threading.current_thread() is not main and not self._has_told_main:
+            self._has_told_main = True
+            assert main.ident is not None
+            signal.pthread_kill(main.ident, signal.SIGINT)
+        raise ProgramEnded
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """In the block, a thread that was ended here is not reported as one that failed."""
+    before = threading.excepthook
+
+    def excepthook(args: threading.ExceptHookArgs) -> object:
+        return None if args.exc_type is ProgramEnded else before(args)
+
+    threading.excepthook = excepthook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
 
 EXIT_INTERRUPTED = 130
 _HERE = str(Path(__file__).parents[2]) + os.sep

@@ -26,23 +26,25 @@ from graphdoctor.target.program.rebuild import (
 )
 from graphdoctor.target.program.saved_steps import (
     Beginning,
+    GivenAgain,
     SavedSteps,
+    TakenItems,
     Turn,
     copied_container,
     in_turn,
     is_given,
+    is_iterator,
     is_plain_container,
 )
 from graphdoctor.target.program.statements import Span, extended
 from graphdoctor.target.program.step import SeenStep, as_writes
-from graphdoctor.target.program.taken_items import GivenAgain, TakenItems, is_iterator
 from graphdoctor.target.roots import roots_of
 from graphdoctor.target.state.accumulations import mark_all, marked
+from graphdoctor.target.state.attributes import SCALARS
 from graphdoctor.target.state.clone import clone_inputs
 from graphdoctor.target.state.kinds import kind_of
 from graphdoctor.target.state.kinds.kind import Visit
 from graphdoctor.target.state.paths import StatePath
-from graphdoctor.target.state.plain import SCALARS
 from graphdoctor.target.state.tree import Tree
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.values.locations import Lines, Location

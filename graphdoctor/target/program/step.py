@@ -7,6 +7,7 @@ import inspect
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from operator import setitem
@@ -17,7 +18,6 @@ from typing import Any
 import torch
 
 from graphdoctor.source.trees import WHOLE_FILE, Owner, owner_of, tree_of
-from graphdoctor.target.gradient_mode import gradient_mode
 from graphdoctor.target.program.events import At, location_of
 from graphdoctor.target.program.saved_steps import SavedSteps, Turn, in_turn
 from graphdoctor.target.program.statements import blocks_to
@@ -27,6 +27,17 @@ from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.locations import Location
 from graphdoctor.values.program import CalledModule, NotReached
 from graphdoctor.values.report import Mode, Report
+
+
+def gradient_mode() -> Callable[[], AbstractContextManager[Any]]:
+    """What puts a block into the mode of the caller: inference mode, no gradients, or gradients.
+
+    `torch.inference_mode(False)` is none of them, since it turns gradients on.
+    """
+    if torch.is_inference_mode_enabled():
+        return torch.inference_mode
+    return torch.enable_grad if torch.is_grad_enabled() else torch.no_grad
+
 
 _CAPTURED = "it is captured already"
 _WRAPPERS = {

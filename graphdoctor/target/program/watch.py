@@ -20,7 +20,6 @@ import torch
 from torch.utils.data import BatchSampler
 
 from graphdoctor.target.frames import is_machinery
-from graphdoctor.target.program.ending import Ending, unseen
 from graphdoctor.target.program.events import (
     At,
     Event,
@@ -30,6 +29,7 @@ from graphdoctor.target.program.events import (
     places,
     without_frames,
 )
+from graphdoctor.target.program.launch import ThreadEnding, unseen
 from graphdoctor.target.program.loop_step import LoopStep
 from graphdoctor.target.program.loops import Loop, learn
 from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
@@ -256,7 +256,7 @@ class Watch:
         self.reasons: list[str] = []
         self._of_code = StepsOfCode(self._loops, self.reasons)
         self.has_ended = False
-        self._ending = Ending()
+        self._ending = ThreadEnding()
 
     @property
     def diagnosis_s(self) -> float:

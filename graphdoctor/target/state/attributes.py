@@ -1,17 +1,36 @@
-"""Read the attributes of an object without running any of its code."""
+"""Read the attributes of an object without running any of its code; and what plain data is."""
 
 from __future__ import annotations
 
+import io
 import random
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from types import MemberDescriptorType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
+
+SCALARS = (bool, int, float, complex, str, bytes, type(None))
+STREAMS = (io.BytesIO, io.StringIO)
+# A list of more plain values than this is data rather than state: it is compared as a whole.
+LONG = 256
+
+
+def is_data(items: list[object] | tuple[object, ...] | deque[object]) -> bool:
+    """Whether it holds so many plain values, and nothing else, that each is not state by itself."""
+    return len(items) > LONG and all(isinstance(item, SCALARS) for item in items)
+
+
+def is_array(value: object) -> TypeGuard[Any]:
+    """Whether it is an array of NumPy's, which need not be there."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
 
 # What the standard library has for holding values; its threads, files, loggers are left alone.
 _PLAIN_STDLIB = frozenset(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from graphdoctor.target.state.kinds import kind_of
-from graphdoctor.target.state.kinds.node import Node
+from graphdoctor.target.state.kinds.kind import Node
 from graphdoctor.target.target import Inputs
 
 Leaves = dict[str, object]

@@ -17,7 +17,7 @@ import graphdoctor
 from graphdoctor.device.captured_kernels import CapturedKernel
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.real import CaptureMode, RealStorageTable
-from graphdoctor.measure.audit.undispatched_kernels import (
+from graphdoctor.measure.audit.captured_operators import (
     KernelUse,
     UndispatchedKernels,
     used_storages,

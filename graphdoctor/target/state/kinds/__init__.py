@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from graphdoctor.target.state.kinds import (
-    buffers,
     callables,
     containers,
     objects,
-    scalars,
+    plain_values,
     tensors,
 )
 from graphdoctor.target.state.kinds.kind import Digest, Kind
 
 # The first that includes a type has it. What a user's subclass adds to a family's is the family's to treat.
 FAMILIES: tuple[type[Kind], ...] = (
-    scalars.Scalar,
+    plain_values.Scalar,
     tensors.Tensor,
     objects.ScriptModule,
     objects.Module,
@@ -32,11 +31,11 @@ FAMILIES: tuple[type[Kind], ...] = (
     callables.Partial,
     callables.Class,
     callables.Reference,
-    scalars.EnumMember,
-    scalars.Number,
-    buffers.RandomGenerator,
-    buffers.NumpyScalar,
-    buffers.Array,
+    plain_values.EnumMember,
+    plain_values.Number,
+    plain_values.RandomGenerator,
+    plain_values.NumpyScalar,
+    plain_values.Array,
     objects.Inert,
     objects.Thread,
     objects.Queue,

@@ -16,9 +16,16 @@ from typing import Any
 import torch
 from torch._library.custom_ops import OPDEFS, CustomOpDef
 
-from graphdoctor.target.state.kinds.kind import Kind, Restore, Surroundings, Visit
+from graphdoctor.target.state.kinds.kind import (
+    MISSING,
+    Kind,
+    Restore,
+    Surroundings,
+    Visit,
+    saved_dict,
+    saved_names,
+)
 from graphdoctor.target.state.kinds.objects import Object
-from graphdoctor.target.state.kinds.written import MISSING, saved_dict, saved_names
 from graphdoctor.target.state.paths import By, StatePath
 from graphdoctor.target.state.saved_tensor import Saving
 from graphdoctor.target.state.variables import class_members, global_names, is_user_class

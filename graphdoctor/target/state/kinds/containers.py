@@ -10,12 +10,22 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from graphdoctor.target.state.kinds.kind import Digest, Restore, Surroundings, Visit
-from graphdoctor.target.state.kinds.node import Node, Parts, key_step
+from graphdoctor.target.state.attributes import SCALARS, is_data
+from graphdoctor.target.state.kinds.kind import (
+    MISSING,
+    Digest,
+    Node,
+    Parts,
+    Restore,
+    Surroundings,
+    Visit,
+    dict_of,
+    key_step,
+    put_items,
+    saved_dict,
+)
 from graphdoctor.target.state.kinds.objects import Object
-from graphdoctor.target.state.kinds.written import MISSING, dict_of, put_items, saved_dict
 from graphdoctor.target.state.paths import By, StatePath
-from graphdoctor.target.state.plain import SCALARS, is_data
 from graphdoctor.target.state.saved_tensor import Saving
 
 # More items than this are a data set, which costs too much to look at after every step.

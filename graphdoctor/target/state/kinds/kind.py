@@ -1,15 +1,82 @@
-"""What is done with every family of objects: look inside, save, put back, tell two moments apart, make another."""
+"""What is done with every family of objects: look inside, save, restore, compare two moments, make another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from operator import is_
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from graphdoctor.target.state.attributes import attributes
-from graphdoctor.target.state.kinds.node import Node
+import torch
+
+from graphdoctor.target.state.attributes import STREAMS, attributes, slots, slots_of
 from graphdoctor.target.state.paths import Measure, StatePath
-from graphdoctor.target.state.plain import STREAMS
 from graphdoctor.target.state.saved_tensor import Saving
+
+Parts = list[tuple[str, object]]
+
+
+@dataclass(slots=True)
+class Node:
+    """A container or an object: its `content`, with steps of a path, and its `own` attributes.
+
+    `make` gives another, past constructor and methods, so that it shares nothing that will be changed and no
+    code of the user's runs. `put` fills it; without `put` it is immutable, and made of its content. `steps`
+    names the attributes that always count among the `parts`; None stands for all of them.
+    """
+
+    value: object
+    content: Parts
+    make: Callable[[Sequence[object]], object]
+    put: Callable[[Any, list[object]], object] | None = None
+    own: Mapping[str, object] = field(default_factory=dict)
+    steps: Mapping[str, str] | None = field(default_factory=dict)
+    parts: Parts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parts = [*self.content, *self.own.items()]
+
+    @property
+    def is_container(self) -> bool:
+        """Another is made whether or not what it holds is another."""
+        return self.steps is not None
+
+    def choose(self, holding: Container[int]) -> None:
+        """Settle its parts: attributes that hold no tensor are copied along, unless they count."""
+        self.parts = list(self.content)
+        items = {id(part) for _, part in self.content}  # some can also be read as attributes
+        for name, part in self.own.items():
+            is_counted = self.steps is None or isinstance(part, torch.Tensor) or id(part) in holding
+            step = (self.steps or {}).get(name, f".{name}" if is_counted else None)
+            if step is not None and id(part) not in items:
+                self.parts.append((step, part))
+
+    def another(self, other: Mapping[int, object]) -> object:
+        """One like it, for which `other` has what its content is now."""
+        return self.make(() if self.put else [other[id(part)] for _, part in self.content])
+
+    def fill(self, made: Any, other: Mapping[int, object]) -> None:
+        """Put the content and the attributes in, each as it is now."""
+        if self.put is not None and self.content:
+            self.put(made, [other[id(part)] for _, part in self.content])
+        if self.own:
+            held, in_dict = attributes(made), attributes(self.value)
+            for name, part in self.own.items():
+                new = other.get(id(part), part)
+                if name in in_dict:
+                    held[name] = new
+                else:
+                    object.__setattr__(made, name, new)
+
+
+def key_step(key: object) -> str:
+    """How a key reads in a path of an input: ".mask", but "[0]"."""
+    return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
+
 
 Restore = Callable[[], object]
 Value = str | int | float | complex | bytes | bool | None
@@ -91,3 +158,61 @@ class Kind:
     def digest(self, value: Any) -> Digest | None:
         """None of what only leads to other values."""
         return None
+
+
+MISSING = object()
+
+
+def dict_of(cls: type) -> type[dict[Any, Any]]:
+    """The class whose methods are called, past any override of a subclass, which may be user code, or raise."""
+    return OrderedDict if issubclass(cls, OrderedDict) else dict
+
+
+def dict_items(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """Items in order."""
+    return list(dict_of(type(value)).items(value))
+
+
+def put_items(held: dict[Any, Any], items: Sequence[tuple[Any, Any]]) -> None:
+    """Keys, values and their order. Writes only when something differs."""
+    if not items and not dict.__len__(held):  # as a dozen of each module's
+        return
+    kind = dict_of(type(held))
+    if len(items) == kind.__len__(held) and all(map(is_, chain(*kind.items(held)), chain(*items))):
+        return
+    kind.clear(held)
+    for key, value in items:
+        kind.__setitem__(held, key, value)
+
+
+def saved_dict(held: dict[Any, Any]) -> Restore:
+    return partial(put_items, held, dict_items(held))
+
+
+def saved_names(namespace: dict[str, object], names: tuple[str, ...]) -> Restore:
+    """Some names of a namespace, whether they exist yet or not."""
+    values = {name: namespace.get(name, MISSING) for name in names}
+
+    def restore() -> None:
+        for name, value in values.items():
+            if value is MISSING:
+                namespace.pop(name, None)
+            elif namespace.get(name, MISSING) is not value:
+                namespace[name] = value
+
+    return restore
+
+
+def saved_slots(held: object) -> Restore:
+    """The slots of an object, unset ones included; also of a frozen dataclass."""
+    values = dict(slots_of(held))
+
+    def restore() -> None:
+        for name, slot in slots(held).items():
+            if name in values:
+                slot.__set__(held, values[name])
+            else:
+                with suppress(AttributeError):
+                    slot.__delete__(held)
+
+    return restore

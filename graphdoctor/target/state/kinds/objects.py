@@ -21,9 +21,16 @@ from graphdoctor.target.state.attributes import (
     slots,
     slots_of,
 )
-from graphdoctor.target.state.kinds.kind import Kind, Restore, Surroundings, Visit
-from graphdoctor.target.state.kinds.node import Node, key_step
-from graphdoctor.target.state.kinds.written import saved_dict, saved_slots
+from graphdoctor.target.state.kinds.kind import (
+    Kind,
+    Node,
+    Restore,
+    Surroundings,
+    Visit,
+    key_step,
+    saved_dict,
+    saved_slots,
+)
 from graphdoctor.target.state.paths import StatePath
 from graphdoctor.target.state.saved_tensor import Saving
 from graphdoctor.target.state.variables import is_user_class

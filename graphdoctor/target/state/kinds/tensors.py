@@ -9,8 +9,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from graphdoctor.target.state.attributes import attributes
-from graphdoctor.target.state.kinds.kind import Kind, Restore, Surroundings, Visit
-from graphdoctor.target.state.kinds.written import saved_dict
+from graphdoctor.target.state.kinds.kind import Kind, Restore, Surroundings, Visit, saved_dict
 from graphdoctor.target.state.saved_tensor import (
     HOOKS_OF_TENSORS,
     SavedStorage,

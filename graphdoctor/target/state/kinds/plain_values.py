@@ -1,17 +1,20 @@
-"""Arrays and numbers of NumPy's, and random generators."""
+"""Numbers, texts, flags, dates and enums; arrays and numbers of NumPy, and random generators."""
 
 from __future__ import annotations
 
 import copy
+import datetime
 import random
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from functools import partial
 from typing import Any
 
 import torch
 
+from graphdoctor.target.state.attributes import SCALARS
 from graphdoctor.target.state.kinds.kind import Digest, Kind, Restore
 from graphdoctor.target.state.kinds.objects import Object
 from graphdoctor.target.state.saved_tensor import Saving
@@ -89,3 +92,25 @@ def saved_random(generator: Any) -> Restore:
         return partial(generator.set_state, generator.get_state())
     bits = generator.bit_generator
     return partial(setattr, bits, "state", copy.deepcopy(bits.state))
+
+
+class Scalar(Kind):
+    types = SCALARS
+    is_scalar = True
+
+    def digest(self, value: Any) -> Digest:
+        return Digest(value)
+
+
+class Number(Kind):
+    types = (datetime.date, datetime.timedelta)
+
+    def digest(self, value: Any) -> Digest:
+        return Digest(repr(value))
+
+
+class EnumMember(Kind):
+    types = (Enum,)
+
+    def digest(self, value: Any) -> Digest:
+        return Digest(str(value))
