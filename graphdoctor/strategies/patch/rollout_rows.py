@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from graphdoctor.source.trees import calls_in
-from graphdoctor.strategies.patch.edits.capture_step import block_with
 from graphdoctor.strategies.patch.edits.edit import NoProposal
 from graphdoctor.strategies.patch.read_values import is_of_tensors
 from graphdoctor.strategies.patch.source import Place
@@ -71,7 +70,7 @@ def _with_rows(span: Span, counter: str) -> Span:
     is_whole = first == 0 and last == len(span.block) - 1
     if not is_whole or not isinstance(holder, ast.With) or not called(holder.items[0]) & MODES:
         return found
-    block = tuple(block_with(holder, span))
+    block = tuple(span.block_with(holder))
     index, last_line = block.index(holder), holder.end_lineno or 0
     around = replace(
         span, block=block, first=index, last=index, around=span.around[:-1], last_line=last_line

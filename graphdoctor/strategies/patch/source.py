@@ -356,19 +356,15 @@ _BLANK = cst.EmptyLine(indent=False)
 
 
 def _spaced(above: Sequence[_Statement], *, is_first: bool) -> list[_Statement]:
-    """Two empty lines above a function or class, as its neighbours have them."""
-    return [
-        each.with_changes(
-            leading_lines=[
-                _BLANK,
-                _BLANK,
-                *dropwhile(lambda line: not line.comment, each.leading_lines),
-            ]
-        )
-        if isinstance(each, (cst.FunctionDef, cst.ClassDef)) and not is_first
-        else each
-        for each in above
-    ]
+    """Two empty lines above and below a function or class, as its neighbours have them."""
+    made: list[_Statement] = []
+    for each in above:
+        is_below = bool(made) and isinstance(made[-1], (cst.FunctionDef, cst.ClassDef))
+        if is_below or (isinstance(each, (cst.FunctionDef, cst.ClassDef)) and not is_first):
+            own = dropwhile(lambda line: not line.comment, each.leading_lines)  # type: ignore[attr-defined]
+            each = each.with_changes(leading_lines=[_BLANK, _BLANK, *own])
+        made.append(each)
+    return made
 
 
 def _below(above: Sequence[_Statement], statement: _Statement) -> _Statement:

@@ -53,6 +53,15 @@ class Span:
         """The outermost loop around the block."""
         return next((each for each in self.around if isinstance(each, _LOOPS)), None)
 
+    def block_with(self, holder: ast.stmt) -> list[ast.stmt]:
+        """The block that a compound statement around the step is in."""
+        for node in ast.walk(self.owner):
+            for name in ("body", "orelse", "finalbody"):
+                block = getattr(node, name, None)
+                if isinstance(block, list) and holder in block:
+                    return block
+        return [holder]
+
     def position(self, line: int) -> int | None:
         """The step's statement on that line, counted from 0; None for a line outside."""
         for index in range(self.first, self.last + 1):

@@ -17,7 +17,6 @@ from graphdoctor.strategies.patch.edits.capture_step import (
     CAPTURE,
     CaptureStep,
     Extraction,
-    block_with,
     span_of_step,
 )
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
@@ -66,7 +65,7 @@ class CaptureReturns:
 def _span_of_returns(step: Span) -> Span:
     """The block without gradients that loops over a rollout for the step. Raises NoProposal."""
     for depth, holder in enumerate(step.around):
-        block = block_with(holder, step)
+        block = step.block_with(holder)
         for number, statement in enumerate(block[: block.index(holder)]):
             if not isinstance(statement, ast.With) or not _is_rollout(statement):
                 continue

@@ -18,6 +18,7 @@ from graphdoctor.strategies.patch.edits.averages_at_once import (
 )
 from graphdoctor.strategies.patch.edits.drawn_in_functions import with_draws_given
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.edits.read_after_loop import read_after_loops
 from graphdoctor.strategies.patch.edits.unchecked_distributions import unchecked_distributions
 from graphdoctor.strategies.patch.read_values import READS
 from graphdoctor.strategies.patch.source import (
@@ -276,8 +277,10 @@ class Extraction:
         except NotRebuilt as reason:
             raise NoProposal(str(reason).rstrip(".")) from None
         functions, calls, held = "", "", self._held_by_attributes()
+        groups = self.parts.groups
+        (*afters, after), reads = self._below_the_calls()
         given_names, more = dict[str, None](), tuple[Change, ...]()
-        for number, (group, name) in enumerate(zip(self.parts.groups, self.names, strict=True)):
+        for number, (group, name) in enumerate(zip(groups, self.names, strict=True)):
             read = self._arguments(group)
             width = self._widest - len(self._indent)
             group = with_averages_at_once(group, self.text, self.host_values, width)
@@ -307,7 +310,11 @@ class Extraction:
             functions += self._function(name, arguments, returned, group, unbound=unsure)
             frozen = self.host_values.difference(returned)
             given = [
-                f'torch.as_tensor({each}, device="cuda")'
+                (
+                    f"torch.as_tensor({each})"
+                    if _is_index(each, group.statements)
+                    else f'torch.as_tensor({each}, device="cuda")'
+                )
                 if each in frozen and each not in stands_for
                 else f'torch.full((1,), {each}, device="cuda")'
                 if each == self.row
@@ -315,7 +322,7 @@ class Extraction:
                 for each in arguments
             ]
             bound = [stands_for.get(each, each) for each in returned]
-            call = self._call(name, given, bound, group) + group.after
+            call = self._call(name, given, bound, group) + afters[number]
             if group.test is not None:
                 call = f"if {group.test}:\n{textwrap.indent(call, self._indent)}"
             calls += call
@@ -331,13 +338,22 @@ class Extraction:
             Import(self.file, self.wrapper.imports),
             Above(self._at(self._top_statement()), self.wrapper.code + functions),
             *more,
+            *reads,
             *self._bound_in_every_case(given_names),
             Instead(
                 self._at(statements[0]),
                 self._at(statements[-1]),
-                prepared + calls + self.parts.after,
+                prepared + calls + after,
             ),
         )
+
+    def _below_the_calls(self) -> tuple[list[str], list[Change]]:
+        """What comes after the call of each group, and after all; and changes elsewhere that this needs."""
+        codes = [*(group.after for group in self.parts.groups), self.parts.after]
+        if not re.search(r"^import torch$", self.text, re.M):
+            return codes, []
+        groups, indent = self.parts.groups, self._indent
+        return read_after_loops(codes, self.span, groups, self.file, self.text, indent)
 
     def rounded(self) -> tuple[Change, ...]:
         """What of the changes rounds otherwise, in the program's own statements."""
@@ -360,7 +376,7 @@ class Extraction:
         """The statements of the step's function that run before the step."""
         found: list[ast.stmt] = []
         for holder in self.span.around:
-            block = block_with(holder, self.span)
+            block = self.span.block_with(holder)
             found += block[: block.index(holder)]
         return [*found, *self.span.block[: self.span.first], *self.parts.prepared]
 
@@ -506,7 +522,7 @@ class Extraction:
             if isinstance(holder, (ast.For, ast.While)):
                 head = [ast.Expr(holder.test)] if isinstance(holder, ast.While) else []
                 live |= Names([*rest, *head, *start]).early
-            block = block_with(holder, span)
+            block = span.block_with(holder)
             index = block.index(holder)
             rest += block[index + 1 :]
             start = [*block[:index], *start]
@@ -541,18 +557,19 @@ def _is_always_read(name: str, statements: Iterable[ast.stmt]) -> bool:
     return False
 
 
+def _is_index(name: str, statements: Iterable[ast.stmt]) -> bool:
+    """Whether statements only index with a variable: the index may be on the CPU, and a replay copies it without a
+    wait of the host.
+    """
+    nodes = [n for statement in statements for n in ast.walk(statement)]
+    subscripts = (n for n in nodes if isinstance(n, ast.Subscript))
+    in_indices = {id(n) for each in subscripts for n in ast.walk(each.slice)}
+    uses = (n for n in nodes if isinstance(n, ast.Name) and n.id == name)
+    return all(id(each) in in_indices for each in uses)
+
+
 def _in_order(group: Group, names: set[str]) -> list[str]:
     """In the order in which the statements name them first."""
     found = (n for s in group.statements for n in ast.walk(s) if isinstance(n, ast.Name))
     nodes = sorted(found, key=lambda n: (n.lineno, n.col_offset))
     return [*dict.fromkeys(n.id for n in nodes if n.id in names)]
-
-
-def block_with(holder: ast.stmt, span: Span) -> list[ast.stmt]:
-    """The statements among which a compound statement around the step stands."""
-    for node in ast.walk(span.owner):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
-            if isinstance(block, list) and holder in block:
-                return block
-    return [holder]
