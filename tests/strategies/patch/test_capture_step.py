@@ -815,6 +815,6 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
     below = body("a figure below a branch that steps an optimizer")
     assert "    print(out.mean().item(), loss.item())" in below
     host = body("a weight that changes and indices of NumPy")
-    assert "    loss = train_step(" in host
-    assert [line.strip() for line in host if "as_tensor(chosen)" in line] != []
+    (call,) = (line for line in host if line.startswith("    loss = train_step("))
+    assert 'torch.as_tensor(weight, device="cuda"), x, torch.as_tensor(chosen), y)' in call
     assert "def update(x, y):" in body("a function that is the step")[0]

@@ -32,8 +32,7 @@ LIST = "hits = torch.hstack(hits).tolist() if hits else []\n"
 SUM = LOOP.replace("hits += [(out.argmax(1) == y).sum().item()]", "total += loss.item()")
 IN_FUNCTION = """\
 def train(epochs):
-    hits, seen = [], 0
-    numbers = list()
+    seen, numbers = 0, list()
     for epoch in range(epochs):
         for x, y in data:
             loss = nn.functional.cross_entropy(model(x), y)  # first
@@ -76,6 +75,8 @@ READ_AFTER = {
     ),
 }
 READ_IN_EACH_STEP = {
+    "values of steps that also print one": LOOP.replace("item()]", "item()]\n        print(loss)"),
+    "values of steps that read one below": LOOP.replace("item()]", "item()]\n        x.cpu()"),
     "a list that the loop prints": LOOP.replace("item()]", "item()]\n        print(hits[-1])"),
     "a list that gets other values": LOOP.replace("item()]", "item()]\n        hits.append(0)"),
     "a list that is created above the outer loop": "hits = []\n" + LOOP.replace("hits = []", ""),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from graphdoctor.source.trees import last_name
-from graphdoctor.strategies.patch.read_values import is_of_tensors
+from graphdoctor.strategies.patch.read_values import READS, is_of_tensors
 from graphdoctor.strategies.patch.source import (
     Above,
     At,
@@ -29,6 +29,7 @@ from graphdoctor.target.program.statements import Span
 
 _LOOPS = (ast.For, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_SHOWS = frozenset({"print", "float", "int", "bool", "str"})  # the host reads their arguments
 _SHARE_MEMORY = frozenset(
     {"detach", "view", "reshape", "flatten", "squeeze", "unsqueeze", "expand"}
 )
@@ -62,14 +63,18 @@ def read_after_loops(
     """Let loops around captured functions collect tensors in place of values, and read the values after the loop.
 
     `codes` are what comes below the calls: they are returned changed, with the changes of the program's other lines.
-    All that such a loop does with its list or its number is to add results of the functions to it.
+    All that such a loop does with its list or its number is to add results of the functions to it. Nothing changes if
+    the host waits for the GPU in each step anyway.
     """
-    in_step = {id(n) for s in span.block[span.first : span.last + 1] for n in ast.walk(s)}
-    below = [[*_reads(ast.parse(code))] for code in codes]
+    step = span.block[span.first : span.last + 1]
+    in_step = {id(n) for s in step for n in ast.walk(s)}
+    trees = [ast.parse(code) for code in codes]
+    below = [[*_reads(tree)] for tree in trees]
     beside = [each for each in _reads(span.owner) if id(each.statement) not in in_step]
     taken = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
     places: list[list[Place]] = [[] for _ in codes]
     changes: list[Change] = []
+    chosen: set[ast.stmt] = set()
     every = [*(read for several in below for read in several), *beside]
     for name in dict.fromkeys(read.into for read in every):
         own = [read for read in every if read.into == name]
@@ -79,6 +84,7 @@ def read_after_loops(
         is_sum = own[0].is_sum
         collected = _free_name(own[0].tensor, taken) if is_sum else name
         taken.add(collected)
+        chosen |= {read.statement for read in own}
         for number, several in enumerate(below):
             places[number] += (read.without(collected) for read in several if read in own)
         for read in (read for read in beside if read in own):
@@ -92,8 +98,29 @@ def read_after_loops(
         else:
             code = f"{name} = torch.hstack({name}).tolist() if {name} else []\n"
         changes.append(Below(at, code))
+    others = [*(s for tree in trees for s in tree.body), *(s for s in span.block if s not in step)]
+    results = {name for group in groups for name in group.names.stored}
+    if any(_always_waits(each, results) for each in others if each not in chosen):
+        return [*codes], []
     changed = [with_places(code, own) for code, own in zip(codes, places, strict=True)]
     return changed, changes
+
+
+def _always_waits(statement: ast.stmt, results: Container[str]) -> bool:
+    """Whether the host reads a tensor each time that the statement runs: another one, or one of these results."""
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If):
+            waiting.append(node.test)
+            continue
+        if isinstance(node, ast.Call):
+            arguments = (each.id for each in node.args if isinstance(each, ast.Name))
+            is_shown = last_name(node.func) in _SHOWS and any(n in results for n in arguments)
+            if is_shown or last_name(node.func) in READS:
+                return True
+        waiting += ast.iter_child_nodes(node)
+    return False
 
 
 def _line_without(read: _Read, collected: str, text: str) -> str:
@@ -108,6 +135,7 @@ def _line_without(read: _Read, collected: str, text: str) -> str:
 
 
 def _free_name(tensor: str, taken: Container[str]) -> str:
+    tensor = tensor.removeprefix("step_")
     plural = f"{tensor}es" if tensor.endswith("s") else f"{tensor}s"
     names = [plural, f"{tensor}_values", f"{tensor}_of_steps"]
     return next((each for each in names if each not in taken), f"all_{plural}")
@@ -175,9 +203,19 @@ def _is_created(name: str, loop: ast.stmt, span: Span) -> bool:
     """Whether the block creates an empty list above the loop, and reads nothing of it in between."""
     block = span.block_with(loop)
     above = block[: block.index(loop)]
-    texts = [ast.unparse(each) for each in above]
-    created = [i for i, each in enumerate(texts) if each in (f"{name} = []", f"{name} = list()")]
+    created = [number for number, each in enumerate(above) if _creates(each, name)]
     return bool(created) and not _is_named(name, above[created[-1] + 1 :])
+
+
+def _creates(statement: ast.stmt, name: str) -> bool:
+    """Whether it binds the variable alone to an empty list: `x = []` and `x, y = [], 0`."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) > 1:
+        return False
+    target, value = statement.targets[0], statement.value
+    pairs = [(target, value)]
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        pairs = [*zip(target.elts, value.elts, strict=False)]
+    return any(ast.unparse(t) == name and ast.unparse(v) in ("[]", "list()") for t, v in pairs)
 
 
 def _is_named(name: str, nodes: Iterable[ast.AST]) -> bool:
