@@ -68,38 +68,24 @@ def hazards(
         else:
             cuts[None][rule] = None
     followers = dict(_differing(recording.captured, keys, signatures))
-    return tuple(
-        _placed(each.ops, keys[each.index], _ByKey(hit_rules, cuts, followers))
-        for each in recording.captured
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _ByKey:
-    """The hazards of all iterations together."""
-
-    hit: Mapping[_Key, _Rules]
-    cuts: Mapping[_Key | None, _Rules]
-    followers: Mapping[_Key, str]
-
-
-def _placed(ops: Sequence[Op], keys: Sequence[_Key], known: _ByKey) -> Hazards:
-    hit = {place: tuple(known.hit[key]) for place, key in enumerate(keys) if key in known.hit}
-    cuts = {place: tuple(known.cuts[key]) for place, key in enumerate(keys) if key in known.cuts}
-    if None in known.cuts:
-        cuts[len(keys)] = tuple(known.cuts[None])
-    followers = {
-        place: known.followers[key]
-        for place, key in enumerate(keys)
-        if key in known.followers and place not in hit
-    }
-    decisive = frozenset(
-        place
-        for place, op in enumerate(ops)
-        if not _TELLS_THE_HOST.isdisjoint(hit.get(place, ()))
-        or (is_host_read(op) and (place in hit or not op.is_cuda))
-    )
-    return Hazards(hit, cuts, followers, decisive)
+    found = []
+    for iteration in recording.captured:
+        places = list(enumerate(keys[iteration.index]))
+        stopped = {at: tuple(hit_rules[key]) for at, key in places if key in hit_rules}
+        cut = {at: tuple(cuts[key]) for at, key in places if key in cuts}
+        if None in cuts:
+            cut[len(places)] = tuple(cuts[None])
+        following = {
+            at: followers[key] for at, key in places if key in followers and at not in stopped
+        }
+        decisive = frozenset(
+            at
+            for at, op in enumerate(iteration.ops)
+            if not _TELLS_THE_HOST.isdisjoint(stopped.get(at, ()))
+            or (is_host_read(op) and (at in stopped or not op.is_cuda))
+        )
+        found.append(Hazards(stopped, cut, following, decisive))
+    return tuple(found)
 
 
 def _keys(ops: Sequence[Op]) -> list[_Key]:

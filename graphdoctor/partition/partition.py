@@ -52,16 +52,15 @@ def with_needs(
             for source, rules in sources.items():
                 found[name][source] = found[name].get(source, _NONE) | rules
     names = {planned.region.name: place for place, planned in enumerate(regions)}
-    return tuple(_with(planned, found[planned.region.name], names) for planned in regions)
-
-
-def _with(
-    planned: PlannedRegion, sources: Mapping[str, _Rules], names: Mapping[str, int]
-) -> PlannedRegion:
-    needs = tuple(
-        Need(name, tuple(sorted(sources[name]))) for name in sorted(sources, key=names.__getitem__)
-    )
-    return replace(planned, region=msgspec.structs.replace(planned.region, needs=needs))
+    made = []
+    for planned in regions:
+        sources = found[planned.region.name]
+        needs = tuple(
+            Need(name, tuple(sorted(sources[name])))
+            for name in sorted(sources, key=names.__getitem__)
+        )
+        made.append(replace(planned, region=msgspec.structs.replace(planned.region, needs=needs)))
+    return tuple(made)
 
 
 def _needs_in(

@@ -1,4 +1,4 @@
-"""A program that runs as Python would -> a report for each step that it repeats, where it stands."""
+"""A program that runs as Python would -> a report for each step that it repeats, where it stands, and one for all."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import msgspec
 import torch
 
+from graphdoctor import __version__
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.storages import StorageTable
@@ -19,25 +20,37 @@ from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.processes.launched import rank_and_count
 from graphdoctor.device.processes.overdue import ended_after
 from graphdoctor.diagnose.assemble import could_not_run, machine_info, raises_in_capture
-from graphdoctor.diagnose.of_program import program_report
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting
 from graphdoctor.pipeline.stages import report_of, study
 from graphdoctor.record.place import place
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.target import Target, named_tensors
 from graphdoctor.target.frames import locate
-from graphdoctor.target.program.launch import Program, run_program
+from graphdoctor.target.program.launch import Ended, Program, run_program
+from graphdoctor.target.program.loop_step import LoopStep
+from graphdoctor.target.program.loops import STEPS_TO_LEARN
 from graphdoctor.target.program.quiet import quiet, without_side_effects
-from graphdoctor.target.program.studies import Waits
+from graphdoctor.target.program.step import SeenStep
+from graphdoctor.target.program.studies import FEWEST_STEPS, Waits
 from graphdoctor.target.program.watch import Watch
 from graphdoctor.target.state.tree import input_leaves
 from graphdoctor.values.errors import GraphDoctorError, RaisesInCapture
 from graphdoctor.values.figures import count_text, joined
 from graphdoctor.values.host_events import HostEvent
+from graphdoctor.values.locations import file_line
 from graphdoctor.values.options import RunOptions
-from graphdoctor.values.program import ON_CPU, NotReached, ProgramReport
+from graphdoctor.values.program import (
+    ON_CPU,
+    PROGRAM_SCHEMA_VERSION,
+    Ending,
+    HostWait,
+    NotReached,
+    ProgramReport,
+    ProgramStep,
+    to_gpu,
+)
 from graphdoctor.values.recording import Unreached
-from graphdoctor.values.report import Report
+from graphdoctor.values.report import Machine, Report
 
 _LESS: dict[Unreached, str] = {
     "steps": "fewer steps compared",
@@ -62,7 +75,11 @@ def diagnose_program(
     budget_s = options.analyze.budget_s
     diagnosed, skipped = 0, 0
     check_names(options.analyze.strategies)
-    with _setting_of_program(options, progress) as setting:
+    # A program that is left on the CPU has none: each step then gets a device for its diagnosis.
+    opening: AbstractContextManager[Setting | None] = (
+        nullcontext() if options.is_left_on_cpu else open_setting(options.analyze, progress)
+    )
+    with opening as setting:
 
         def diagnose_step(target: Target) -> Report | str | NotReached:
             nonlocal diagnosed, skipped
@@ -126,16 +143,6 @@ def _with_budget_note(report: ProgramReport, budget_s: float, skipped: int) -> P
         f" {'; '.join(missing)}. Pass more time, such as `--budget {minutes:.0f}m`."
     )
     return msgspec.structs.replace(report, notes=(*report.notes, note))
-
-
-@contextmanager
-def _setting_of_program(options: RunOptions, progress: Progress) -> Iterator[Setting | None]:
-    """None where the program is left on the CPU: each step then gets a device for its diagnosis."""
-    if options.is_left_on_cpu:
-        yield None
-        return
-    with open_setting(options.analyze, progress) as setting:
-        yield setting
 
 
 def _of_step(
@@ -219,3 +226,114 @@ class BetweenSteps(Observer):
         if name == "copy_":
             return not into and any(others)
         return into and not call.on_cuda
+
+
+NO_STEPS = (
+    "No step was seen that repeats: neither training steps, which end with optimizer.step(), nor two"
+    " calls of a module from one line."
+)
+
+
+def program_report(
+    program: Program, ended: Ended, watch: Watch, *, wall_s: float, machine: Machine | None
+) -> ProgramReport:
+    """What was seen until the program ended, however it ended."""
+    reports = [step.outcome for step in watch.steps if isinstance(step.outcome, Report)]
+    return ProgramReport(
+        schema_version=PROGRAM_SCHEMA_VERSION,
+        tool_version=__version__,
+        command=program.command,
+        machine=machine or (reports[0].machine if reports else None),
+        ending=ended.ending,
+        exit_code=ended.exit_code,
+        wall_s=wall_s,
+        diagnosis_s=watch.diagnosis_s,
+        steps=tuple(_step(step, watch.after, wall_s, ended.ending) for step in watch.steps),
+        loading_s=watch.loading_s,
+        notes=tuple(_notes(watch)),
+        is_on_cpu=machine is None,
+    )
+
+
+def _too_few(step: SeenStep, after: int) -> str:
+    """How many runs a diagnosis needs, and what helps."""
+    is_found = isinstance(step, LoopStep) and step.is_learned
+    to_find = STEPS_TO_LEARN + 1 if is_found else 0
+    needed = max(after, to_find) + FEWEST_STEPS
+    text = f"The step ran {count_text(step.begun, 'time')}, and a diagnosis needs {needed} runs."
+    if step.modules and not step.is_on_gpu:
+        text += f" {ON_CPU} First, {to_gpu(step.modules.values())}."
+    sooner = (
+        f", or pass `--after 0`, which needs {to_find + FEWEST_STEPS}" if after > to_find else ""
+    )
+    return f"{text} Run more steps{sooner}."
+
+
+def _step(step: SeenStep, after: int, wall_s: float, ending: Ending) -> ProgramStep:
+    """What was seen of one step."""
+    report: Report | None = None
+    reason = step.reason
+    match step.outcome:
+        case Report():
+            report = step.outcome
+        case NotReached(late):
+            reason = reason or late
+        case str(why):
+            reason = reason or why
+    is_reached = bool(step.reason) or isinstance(step.outcome, Report | str)
+    if report is None and not reason:
+        is_cut = ending == "interrupted"
+        seen = f"It was seen {count_text(step.begun, 'time')}"
+        cut = f"{seen}, and the program was interrupted before its diagnosis."
+        reason = cut if is_cut else _too_few(step, after)
+    return ProgramStep(
+        name=step.name,
+        location=step.location,
+        last_line=step.last_line,
+        mode=step.mode,
+        begun=step.begun,
+        wall_s=step.wall_s,
+        share=min(1.0, step.wall_s / wall_s) if wall_s > 0 else 0.0,
+        passes=step.passes_per_step if isinstance(step, LoopStep) else 1,
+        report=report,
+        reason=reason,
+        is_reached=is_reached,
+        between=tuple(_waits(step)),
+        recorded=len(step.recorded_s),
+        slowdown=step.slowdown,
+        modules=tuple(step.modules.values()),
+        caller=step.caller,
+        host_values=tuple(sorted(step.host_values)),
+    )
+
+
+def _waits(step: SeenStep) -> Iterator[HostWait]:
+    """Without those on the step's own lines, which go on behind the optimizer: its findings have them."""
+    own = range(step.location.line, step.last_line + 1)
+    for (location, operation), count in step.waits.most_common():
+        if location is None or location.file != step.location.file or location.line not in own:
+            yield HostWait(location, operation, count / step.gaps)
+
+
+def _notes(watch: Watch) -> Iterator[str]:
+    yield from watch.reasons
+    for left, usual in watch.short_batches:
+        yield (
+            f"The last batch of a DataLoader has {left} of {usual} samples, and the static inputs of a graph have"
+            " one shape. Pass `drop_last=True`, or run the last batch eagerly, as `graphdoctor.capture` does."
+        )
+    by_hand = watch.updates_by_hand
+    for line, count in by_hand:
+        yield (
+            f"The backward pass of {file_line(line)} ran {count} times, and no optimizer stepped after it. A step"
+            " that updates its weights by hand is not found: mark it with `with graphdoctor.step():`."
+        )
+    if by_hand:
+        return
+    if not watch.steps and not watch.reasons:
+        only = watch.only
+        yield (
+            f"No function or method {only} of the program was called (--step)."
+            if only
+            else NO_STEPS
+        )

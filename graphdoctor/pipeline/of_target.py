@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ import msgspec
 
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
 from graphdoctor.device.observe.meeting import RanksDiffer
-from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.processes.thrift import collecting_rarely
 from graphdoctor.diagnose.assemble import could_not_run, raises_in_capture, ranks_differ
 from graphdoctor.pipeline.setting import (
@@ -184,12 +183,16 @@ def _of_device_that_can(options: AnalyzeOptions) -> AnalyzeOptions:
 def _analyze_found(target: Target, why: str, spec: str | None, setting: Setting) -> Report:
     """`why` the step is to run without values; "" runs it with them."""
     device = setting.device
+    left_out: AbstractContextManager[Target] = nullcontext(target)
     if why:  # nothing can be verified or profiled
         options = replace(setting.options, strategies=(), trace_dir=None)
         setting = replace(setting, options=options)
+        if isinstance(device, EmulatedDevice):
+            notes = (*target.notes, f"{NO_VALUES}: {why}")
+            left_out = without_values(replace(target, notes=notes), device)
     try:
         with (
-            _values_left_out(target, why, device) as given,
+            left_out as given,
             put_back(given, device.table) as before,
         ):
             placed = place(given, device)
@@ -206,21 +209,15 @@ def _analyze_found(target: Target, why: str, spec: str | None, setting: Setting)
                     raise
                 before.restore()
                 place_again(placed, device)
-                return _from_the_first_call(placed, error, spec, setting)
+                # A step that a warm-up does not survive is studied in its first calls, if these run.
+                early = replace(placed, is_warm=True, notes=(*placed.notes, NO_WARM_UP))
+                try:
+                    return report_of(study(early, setting), spec, setting)
+                except UserCodeError:
+                    raise error from error.__cause__
     except EmulationLimit as limit:
         target.close()
         return could_not_run(target, device, str(limit))
-
-
-def _from_the_first_call(
-    placed: Target, error: UserCodeError, spec: str | None, setting: Setting
-) -> Report:
-    """Of a step that a warm-up does not survive: its first calls, perhaps. Raises the error where there are none."""
-    early = replace(placed, is_warm=True, notes=(*placed.notes, NO_WARM_UP))
-    try:
-        return report_of(study(early, setting), spec, setting)
-    except UserCodeError:
-        raise error from error.__cause__
 
 
 def _why_without_values(target: Target, setting: Setting) -> str:
@@ -233,13 +230,3 @@ def _why_without_values(target: Target, setting: Setting) -> str:
     if wanted == "none":
         return "as requested"
     return lacks_memory(target) if setting.device.kind == "emulated" else ""
-
-
-@contextmanager
-def _values_left_out(target: Target, why: str, device: AnyDevice) -> Iterator[Target]:
-    if not why or not isinstance(device, EmulatedDevice):
-        yield target
-        return
-    notes = (*target.notes, f"{NO_VALUES}: {why}")
-    with without_values(replace(target, notes=notes), device) as given:
-        yield given

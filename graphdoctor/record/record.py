@@ -13,8 +13,8 @@ from graphdoctor.device.observe.collectives import is_collective
 from graphdoctor.device.observe.known_results import forget_unused_results, prefer_new_results
 from graphdoctor.record.held_by_wrappers import with_buckets
 from graphdoctor.record.host.host_events import HostState, seen_of_host
-from graphdoctor.record.iteration import Look, observe
 from graphdoctor.record.later.later_events import with_later_steps
+from graphdoctor.record.operators import Look, observe
 from graphdoctor.record.session import FEWEST_COMPARED, Session
 from graphdoctor.values.errors import RaisesLater, UserCodeError
 from graphdoctor.values.host_events import GraphReplay, ReplacedBetweenSteps

@@ -121,7 +121,14 @@ def _refused(recording: Recording) -> Iterator[Hit]:
         for event in iteration.events_of(RefusedOptimizer):
             name = event.class_name
             if has_no_capturable_form(recording.optimizers, name):
-                hit = at_event(iteration.index, event, _text_without_form(name))
+                hit = at_event(
+                    iteration.index,
+                    event,
+                    (
+                        f"PyTorch refuses to capture {name}'s step: it computes with Python numbers, and "
+                        "has no capturable=True."
+                    ),
+                )
                 yield replace(hit, fix=OUTSIDE)
             else:
                 hit = at_event(iteration.index, event, _text(name))
@@ -148,13 +155,6 @@ def _cure(
         return fix, edits if not stored else ()
     rate = ', lr=torch.tensor(lr, device="cuda")' if tensor_rate else ""
     return f"Construct {class_name} with `capturable=True{rate}`. {more}".rstrip(), ()
-
-
-def _text_without_form(class_name: str) -> str:
-    return (
-        f"PyTorch refuses to capture {class_name}'s step: it computes with Python numbers, and "
-        "has no capturable=True."
-    )
 
 
 def _text(class_name: str) -> str:
@@ -195,7 +195,11 @@ class Construction(NamedTuple):
         args: list[ast.expr | ast.keyword] = [*self.call.args, *self.call.keywords]
         rate = next((each for n, each in enumerate(args) if _is_rate(n, each)), None)
         if tensor_rate:
-            value = "..." if rate is None else source_of(self.file, _value(rate))
+            value = (
+                "..."
+                if rate is None
+                else source_of(self.file, rate.value if isinstance(rate, ast.keyword) else rate)
+            )
             device = f'"cuda" if {on_gpu} else "cpu"' if on_gpu else '"cuda"'
             given = [f"lr=torch.tensor({value}, device={device})", *given]
             args = [each for each in args if each is not rate]
@@ -208,7 +212,9 @@ class Construction(NamedTuple):
             sentences.append(
                 f"`{chooses}` chooses the class. SGD, for example, has no `capturable`."
             )
-        lines = _lines(self.file, self.statement)
+        first, last = self.statement.lineno, self.statement.end_lineno or self.statement.lineno
+        numbers = f"line {first}" if first == last else f"lines {first}-{last}"
+        lines = f"{numbers} of {basename(self.file)}"
         end = f". {more} The statement becomes:" if more else ":"
         sentences.append(f"Pass `{', '.join(given)}` to `{chooses}()` ({lines}){end}")
         code = self._with_arguments([" ".join(each.split()) for each in texts])
@@ -335,17 +341,6 @@ def _is_rate(number: int, argument: ast.expr | ast.keyword) -> bool:
     if isinstance(argument, ast.keyword):
         return argument.arg == "lr"
     return number == 1
-
-
-def _value(argument: ast.expr | ast.keyword) -> ast.expr:
-    return argument.value if isinstance(argument, ast.keyword) else argument
-
-
-def _lines(file: str, statement: ast.stmt) -> str:
-    """ "line 47 of train.py", "lines 61-63 of train.py"."""
-    first, last = statement.lineno, statement.end_lineno or statement.lineno
-    numbers = f"line {first}" if first == last else f"lines {first}-{last}"
-    return f"{numbers} of {basename(file)}"
 
 
 def _last(name: str) -> str:

@@ -84,7 +84,19 @@ def _hits(found: Found) -> Iterator[Hit]:
         at = branch or (branch_at(op.location) if op.location is not None else None)
         hit = at_op(index, op, _message(found), fix=for_state_branch(at) if at is not None else "")
         if branch is not None:
-            place = Location(branch.file, branch.line, _function(branch.file, hit))
+            frames = (hit.location, *hit.stack)
+            place = Location(
+                branch.file,
+                branch.line,
+                next(
+                    (
+                        frame.function
+                        for frame in frames
+                        if frame is not None and frame.file == branch.file
+                    ),
+                    "",
+                ),
+            )
             hit = Hit(
                 index,
                 op.index,
@@ -97,13 +109,6 @@ def _hits(found: Found) -> Iterator[Hit]:
                 fix=hit.fix,
             )
         yield hit
-
-
-def _function(file: str, hit: Hit) -> str:
-    frames = (hit.location, *hit.stack)
-    return next(
-        (frame.function for frame in frames if frame is not None and frame.file == file), ""
-    )
 
 
 def _outside(place: Location, hit: Hit) -> tuple[Location, ...]:

@@ -227,10 +227,15 @@ def rebinding_of(recording: Recording, found: Found) -> Rebinding | None:
                 if bound is not None:
                     names = sorted(names_in(bound))
                     dotted = (name for name in names if name.rpartition(".")[2] == attribute)
+                    how = (
+                        "Exchange the contents instead of the tensors"
+                        if _is_swap(bound)
+                        else "Copy in place instead of binding"
+                    )
                     return Rebinding(
                         name=next(dotted, attribute),
                         code=shortened(ast.unparse(bound)),
-                        fix=_fix(bound),
+                        fix=f"{how}: `{_code(bound)}`.",
                         edits=instead_of_statement(frame.file, bound, _code(bound)),
                         location=Location(frame.file, bound.lineno, frame.function),
                         stack=frames[depth + 1 :],
@@ -246,15 +251,6 @@ def _rebound(iteration: Iteration) -> Iterator[str]:
         if change.kind == "rebound-tensor" and change.path.rpartition(".")[2].isidentifier()
     )
     yield from dict.fromkeys(name for name in names if name not in ("grad", "data"))
-
-
-def _fix(statement: ast.Assign) -> str:
-    how = (
-        "Exchange the contents instead of the tensors"
-        if _is_swap(statement)
-        else "Copy in place instead of binding"
-    )
-    return f"{how}: `{_code(statement)}`."
 
 
 def _is_swap(statement: ast.Assign) -> bool:

@@ -46,7 +46,11 @@ class RngStateCall(RecordingRule):
                         hit = refused[event.seed]
                         yield replace(hit, op_index=event.op_index, follows=True)
                     continue
-                hit = at_event(iteration.index, event, _message(event))
+                hit = at_event(
+                    iteration.index,
+                    event,
+                    f"PyTorch refuses {event.name} during capture: {event.refusal.rstrip('.')}.",
+                )
                 hit = replace(hit, fix=_fix(event, iteration, recording))
                 if first and _in_backward(event, iteration) and not _in_backward(first, iteration):
                     # Checkpointing sets the state again when it recomputes: the same cause.
@@ -78,10 +82,6 @@ class RngStateCall(RecordingRule):
             return torch.nn.functional.dropout(x, 0.5)
 
         return step, (torch.randn(8, 16, device="cuda"),)
-
-
-def _message(event: RngState) -> str:
-    return f"PyTorch refuses {event.name} during capture: {event.refusal.rstrip('.')}."
 
 
 def _fix(event: RngState, iteration: Iteration, recording: Recording) -> str:

@@ -9,7 +9,7 @@ from msgspec import structs
 from graphdoctor.rules.causes.advice import for_stream
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
 from graphdoctor.values.host_events import StreamSwitch, UnorderedWork
-from graphdoctor.values.recording import Iteration, Recording
+from graphdoctor.values.recording import Recording
 
 
 class UnorderedStreams(RecordingRule):
@@ -43,7 +43,10 @@ class UnorderedStreams(RecordingRule):
                 if isinstance(event, StreamSwitch):
                     switch = event
                 elif isinstance(event, UnorderedWork) and event.refusal:
-                    hit = _hit(iteration, event, switch)
+                    hit = at_event(iteration.index, event, _message(event))
+                    if "unjoined" in event.refusal and switch is not None:
+                        # That nobody joined shows at the step's end; the place is where the stream was chosen.
+                        hit = structs.replace(hit, location=switch.location, stack=switch.stack)
                     yield structs.replace(hit, fix=for_stream(self.fix, switch))
 
     @staticmethod
@@ -74,14 +77,6 @@ class UnorderedStreams(RecordingRule):
             return x + 1, y
 
         return step, (torch.randn(8, 16, device="cuda"),)
-
-
-def _hit(iteration: Iteration, event: UnorderedWork, switch: StreamSwitch | None) -> Hit:
-    hit = at_event(iteration.index, event, _message(event))
-    if "unjoined" in event.refusal and switch is not None:
-        # That nobody joined shows at the step's end; the place is where the stream was chosen.
-        hit = structs.replace(hit, location=switch.location, stack=switch.stack)
-    return hit
 
 
 def _message(event: UnorderedWork) -> str:

@@ -8,7 +8,7 @@ from graphdoctor.rules.causes.draws import for_repeated
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.host_events import RngState
-from graphdoctor.values.recording import Iteration, Op, Opaque, Recording
+from graphdoctor.values.recording import Opaque, Recording
 
 
 class UnregisteredGenerator(RecordingRule):
@@ -37,8 +37,20 @@ class UnregisteredGenerator(RecordingRule):
         for iteration in recording.captured:
             for op in iteration.ops:
                 if op.is_cuda and dict(op.kwargs).get("generator") == Opaque("generator"):
-                    fix = _repeated(op, iteration, recording)
-                    yield at_op(iteration.index, op, _message(op), fix=fix)
+                    # What draws the same numbers as a generator that the step seeds again before this operator.
+                    seeding = [
+                        each
+                        for each in iteration.events_of(RngState)
+                        if each.op_index <= op.index
+                        and each.name == "torch.Generator.manual_seed()"
+                    ]
+                    fix = for_repeated(seeding[-1], iteration, recording) if seeding else ""
+                    yield at_op(
+                        iteration.index,
+                        op,
+                        f"{operator_words(op)} draws from a generator that is not registered with the graph.",
+                        fix=fix,
+                    )
 
     @staticmethod
     def bad() -> object:
@@ -61,17 +73,3 @@ class UnregisteredGenerator(RecordingRule):
             return x + noise
 
         return step, (torch.randn(8, 16, device="cuda"),)
-
-
-def _repeated(op: Op, iteration: Iteration, recording: Recording) -> str:
-    """What draws the same numbers as a generator that the step seeds again before this operator."""
-    seeding = [
-        each
-        for each in iteration.events_of(RngState)
-        if each.op_index <= op.index and each.name == "torch.Generator.manual_seed()"
-    ]
-    return for_repeated(seeding[-1], iteration, recording) if seeding else ""
-
-
-def _message(op: Op) -> str:
-    return f"{operator_words(op)} draws from a generator that is not registered with the graph."

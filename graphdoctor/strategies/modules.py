@@ -126,7 +126,10 @@ class Modules(Strategy):
             )
         if not made.modules:
             made.release()
-            raise CannotBuild(_nothing_left(made))
+            reasons = [f"{path or 'the model'}: {reason}" for path, reason in made.left_out.items()]
+            shown = "; ".join(reasons[:3])
+            more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+            raise CannotBuild(f"no module could be graphed: {shown}{more}")
         return BuiltModules(session, made)
 
     def code(self, known: Known) -> str:
@@ -136,14 +139,6 @@ class Modules(Strategy):
 def _calls(regions: Sequence[Sequence[int]], known: Known) -> Calls:
     count = len(regions)
     return Calls(module=count) if known.mode == "inference" else Calls(trained_module=count)
-
-
-def _nothing_left(made: GraphedModules) -> str:
-    """Why each module was left out; the first few, since they have often one cause."""
-    reasons = [f"{path or 'the model'}: {reason}" for path, reason in made.left_out.items()]
-    shown = "; ".join(reasons[:3])
-    more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
-    return f"no module could be graphed: {shown}{more}"
 
 
 def code_for(chosen: Iterable[str], known: Known) -> str:
@@ -164,15 +159,11 @@ def _expression(path: str, roots: Mapping[str, object]) -> str:
     first, *rest = path.split(".") if path else [""]
     if first not in roots:
         rest = [first, *rest] if first else rest
-        first = _nameless(roots)
+        # The name of the only model, whose modules' paths do without it.
+        models = [n for n, root in roots.items() if isinstance(root, torch.nn.Module)]
+        trained = [n for n in models if any(True for _ in roots[n].parameters())]  # type: ignore[attr-defined]
+        first = (trained or models or ["model"])[0]
     return first + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in rest)
-
-
-def _nameless(roots: Mapping[str, object]) -> str:
-    """The name of the only model, whose modules' paths do without it."""
-    models = [n for n, root in roots.items() if isinstance(root, torch.nn.Module)]
-    trained = [n for n in models if any(True for _ in roots[n].parameters())]  # type: ignore[attr-defined]
-    return (trained or models or ["model"])[0]
 
 
 class ModuleChoice:
@@ -206,12 +197,12 @@ class ModuleChoice:
     @cached_property
     def _safe(self) -> tuple[str, ...]:
         safe = self._known.safe_modules
-        safe = ("", *self._beside_root) if self._root_is_safe else safe
+        safe = (
+            ("", *[path for path in self._known.safe_modules if path not in self._in_root])
+            if self._root_is_safe
+            else safe
+        )
         return tuple(path for path in safe if path not in self.varying)
-
-    @property
-    def _beside_root(self) -> list[str]:
-        return [path for path in self._known.safe_modules if path not in self._in_root]
 
     def is_worth(self, path: str) -> bool:
         """Whether it launches enough; one that this iteration did not run may."""

@@ -32,7 +32,12 @@ def recommend(
     if not rows:
         return None
     verified = [row for row in rows if row.status == "verified"]
-    contest = _measured(rows)
+    pairs = [
+        (row, row.measurement)
+        for row in rows
+        if row.status == "verified" and row.measurement is not None
+    ]
+    contest = _Measured(tuple(pairs), reference_us(rows) if pairs else 0.0)
     best = _best_measured(contest) if contest.rows else _best_predicted(verified)
     if best is None:
         return Recommendation(NO_STRATEGY, _none(rows, verified, findings), then=then)
@@ -56,15 +61,6 @@ class _Measured:
 
     def speedup(self, timed: Measurement) -> Range:
         return fair_speedup(timed, self.eager_us)
-
-
-def _measured(rows: Sequence[StrategyOutcome]) -> _Measured:
-    pairs = [
-        (row, row.measurement)
-        for row in rows
-        if row.status == "verified" and row.measurement is not None
-    ]
-    return _Measured(tuple(pairs), reference_us(rows) if pairs else 0.0)
 
 
 def _best_measured(contest: _Measured) -> StrategyOutcome | None:

@@ -115,7 +115,12 @@ def next_finding(evidence: Evidence, profile: DeviceProfile) -> tuple[str, NextF
     if not blocking:
         return "", None
     iteration = evidence.recording.captured[-1]
-    if len(_places(blocking)) == 1:
+    if (
+        len(
+            {(one.rule, one.location) if one.location is None else one.location for one in blocking}
+        )
+        == 1
+    ):
         whole = estimate(iteration, profile).speedup
         rules = list(dict.fromkeys(one.rule for one in blocking))
         block, fix = ("blocks", "the fix") if len(rules) == 1 else ("block", "the fixes")
@@ -140,10 +145,6 @@ def next_finding(evidence: Evidence, profile: DeviceProfile) -> tuple[str, NextF
         f" launches can then be in graphs. Predicted speedup: {ratio_range(speedup)}."
     )
     return sentence, NextFix(finding.rule, finding.location, speedup, share)
-
-
-def _places(findings: Sequence[Finding]) -> set[object]:
-    return {(one.rule, one.location) if one.location is None else one.location for one in findings}
 
 
 def _without(finding: Finding, evidence: Evidence, profile: DeviceProfile) -> Regions:
@@ -274,7 +275,10 @@ def _rows(
     show: Callable[[Sequence[StrategyOutcome]], None],
 ) -> tuple[tuple[StrategyOutcome, ...], bool]:
     """The row of each strategy, and whether Ctrl-C ended the trials."""
-    rows = {one.name: _foreseen(contest, one, report.estimate) for one in strategies}
+    rows = {
+        one.name: foresee(one, contest.known, contest.profile, observed=_observed(report.estimate))
+        for one in strategies
+    }
     found = None
     if WHOLE_NAME in rows:
         found = whole_row(
@@ -350,11 +354,6 @@ def _contest(
         ran=evidence.ran,
     )
     return Contest(evidence, known, options, profile, spec, deadline_s, processes)
-
-
-def _foreseen(contest: Contest, strategy: Strategy, estimated: Estimate | None) -> StrategyOutcome:
-    """On a GPU the eager step's own times are known."""
-    return foresee(strategy, contest.known, contest.profile, observed=_observed(estimated))
 
 
 def _observed(estimated: Estimate | None) -> Observed | None:

@@ -12,12 +12,21 @@ from graphdoctor.device.observe.patches import Patches
 from graphdoctor.estimate import Calls, Regions
 from graphdoctor.graphs.capture import device_usable_after_failure
 from graphdoctor.graphs.cause import refusal_of
-from graphdoctor.graphs.split.breakable import BreakableCapture, PythonChanges, trained_tensors
+from graphdoctor.graphs.split.breakable import (
+    BreakableCapture,
+    Glue,
+    PythonChanges,
+    trained_tensors,
+)
 from graphdoctor.graphs.split.built_split import BuiltSplit, Made, holds_pending
-from graphdoctor.graphs.split.glue import glue_objects, has_glue_call, has_reading_call
-from graphdoctor.graphs.split.optimizer_step import has_number_as_rate, why_not_captured
-from graphdoctor.graphs.split.pending import StepRefused
-from graphdoctor.graphs.split.stand_ins import Glue
+from graphdoctor.graphs.split.glue import (
+    StepRefused,
+    glue_objects,
+    has_glue_call,
+    has_number_as_rate,
+    has_reading_call,
+    why_not_captured,
+)
 from graphdoctor.graphs.whole_step import detached, fresh_inputs, warm_up
 from graphdoctor.record.session import WARM_UPS, Session, warm_ups_for
 from graphdoctor.rules import ALL_RULES
@@ -136,15 +145,13 @@ class _Attempt:
                 "it is none of the calls that run again in each step"
             )
         capture.watch.is_armed = False
-        for path in _kept_values(self._target.roots):
+        for path in (
+            str(visit.path) for visit in Walk(self._target.roots) if holds_pending(visit.value)
+        ):
             raise CannotBuild(
                 f"the step keeps a value that it read from the device in {path}, "
                 "and Python that keeps it is not run again"
             )
-
-
-def _kept_values(roots: Any) -> Iterator[str]:
-    return (str(visit.path) for visit in Walk(roots) if holds_pending(visit.value))
 
 
 _RULES_OF_GLUE = frozenset(rule.id for rule in ALL_RULES if rule.is_glue)
@@ -158,16 +165,14 @@ def reason_against(known: Known) -> str:
     if not any(_optimizers(known)):
         return "it splits a step at its optimizer, and the step's state has none"
     for finding in _blocking(known.findings):
-        if finding.rule not in _RULES_OF_GLUE and not _may_be_glue(finding):
+        if finding.rule not in _RULES_OF_GLUE and not any(
+            has_glue_call(place) or has_reading_call(place) for place in _lines_of(finding)
+        ):
             return (
                 f"{finding.rule}{bracketed(finding.location)} would be inside a graph: split-step runs only"
                 " optimizer, scheduler and scaler calls between its graphs"
             )
     return ""
-
-
-def _may_be_glue(finding: Finding) -> bool:
-    return any(has_glue_call(place) or has_reading_call(place) for place in _lines_of(finding))
 
 
 def first_outside(findings: Iterable[Finding], places: Iterable[Place]) -> Finding | None:

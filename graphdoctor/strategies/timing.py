@@ -151,7 +151,11 @@ def _quiet() -> Iterator[None]:
     Inductor's workers start up in the background and go on long after the last kernel is compiled:
     beside them eager took twice its time on an H200.
     """
-    _end_compile_workers()
+    # Where inductor was never imported there are none; a later compilation starts new ones.
+    pools = sys.modules.get("torch._inductor.async_compile")
+    end = getattr(pools, "shutdown_compile_workers", None)
+    if end is not None:
+        end()
     gc.collect()
     is_ours = gc.get_freeze_count() == 0  # else the user froze something, which stays frozen
     if is_ours:
@@ -161,11 +165,3 @@ def _quiet() -> Iterator[None]:
     finally:
         if is_ours:
             gc.unfreeze()
-
-
-def _end_compile_workers() -> None:
-    """Where inductor was never imported there are none; a later compilation starts new ones."""
-    pools = sys.modules.get("torch._inductor.async_compile")
-    end = getattr(pools, "shutdown_compile_workers", None)
-    if end is not None:
-        end()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphdoctor.proof.other_path import _DrawLog
+from graphdoctor.proof.verify import _DrawLog
 from graphdoctor.values.captures import ON_PATH_OF_CAPTURE
 from tests.support.whole_steps import target_of, verified
 

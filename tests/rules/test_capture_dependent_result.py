@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from graphdoctor.diagnose.diagnose import diagnose
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.partition import partition
-from graphdoctor.record.iteration import sample_of
+from graphdoctor.record.operators import sample_of
 from graphdoctor.rules.capture_dependent_result import other_results, partings
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.host_events import CaptureQuery

@@ -12,7 +12,7 @@ import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.record import prepare, record
-from graphdoctor.strategies.compilers.verify import Digits, digits_of
+from graphdoctor.strategies.trial import Digits, digits_of
 from graphdoctor.target import Inputs, Target
 from tests.support import fake_strategies as fakes
 from tests.support.strategy_rows import (

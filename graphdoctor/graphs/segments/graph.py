@@ -471,20 +471,16 @@ class SegmentedGraph:
         single = not isinstance(results, (tuple, list))
         listed: list[Any] = [results] if single else list(results)
         if first:
-            own = self._keep(taken)
+            # Note which memory replays overwrite: what is copied in, and what the parts fill.
+            own = [*taken.copies, *(tensor for part in self.captured_parts for tensor in part.own)]
+            own = [tensor for tensor in own if memory_of(tensor) not in taken.fixed_memory]
+            self._lent.add(own)
+            self._shared.lent.append(self._lent)
             self._results = self._sorted(listed, placed, own)
             lent = [listed[place] for place in self._results.lent]
             self._lent.watch(lent, but=strangers(listed, own))
         self._results.hand_out(listed, args)
         return listed[0] if single else type(results)(listed)
-
-    def _keep(self, taken: Taken) -> list[torch.Tensor]:
-        """Note which memory replays overwrite: what is copied in, and what the parts fill."""
-        own = [*taken.copies, *(tensor for part in self.captured_parts for tensor in part.own)]
-        own = [tensor for tensor in own if memory_of(tensor) not in taken.fixed_memory]
-        self._lent.add(own)
-        self._shared.lent.append(self._lent)
-        return own
 
     def _sorted(
         self, results: list[Any], placed: list[Any], own: Sequence[torch.Tensor]

@@ -9,8 +9,7 @@ import torch
 
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.split.breakable import BreakableCapture
-from graphdoctor.graphs.split.glue import Gradients
-from graphdoctor.graphs.split.pending import Pending, read
+from graphdoctor.graphs.split.glue import Gradients, Pending, read
 from graphdoctor.graphs.static_inputs import StaticInputs
 from graphdoctor.target import Inputs
 from graphdoctor.target.state.snapshot import Snapshot

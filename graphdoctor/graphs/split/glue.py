@@ -1,23 +1,198 @@
-"""An eager call between two graphs, made again on the same tensors in every step."""
+"""An eager call between two graphs, made again in every step, and what it needs: numbers not read yet, optimizers."""
 
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, NoReturn, cast
 
 import torch
 
-from graphdoctor.graphs.split.optimizer_step import OptimizerStep
-from graphdoctor.graphs.split.pending import Pending, Watch, read
 from graphdoctor.source.trees import tree_of
 from graphdoctor.target.frames import Place
 from graphdoctor.target.state.clone import copy_values
 from graphdoctor.target.state.kinds.tensors import grad_of
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.locations import Location, line_of
+
+
+class StepRefused(BaseException):
+    """The step does something that its pieces cannot repeat; the text is the reason.
+
+    No `Exception`: the step's own handlers must not take it for an error of the step.
+    """
+
+
+class Watch:
+    """Whether stand-ins refuse to be looked at, and the first reason why the step was refused."""
+
+    def __init__(self) -> None:
+        self.is_armed = True
+        self.reason = ""
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Let graphdoctor itself look at state that may hold stand-ins."""
+        before, self.is_armed = self.is_armed, False
+        try:
+            yield
+        finally:
+            self.is_armed = before
+
+    def refuse(self, reason: str) -> NoReturn:
+        self.reason = self.reason or reason
+        raise StepRefused(reason)
+
+
+class Pending:
+    """Stands for a value that each call reads anew. `value` is the last one that was read.
+
+    The step may return it, or give it to another call that is made again. Python that looks at it
+    would not be run again, so looking ends the capture.
+    """
+
+    __slots__ = ("_reason", "_watch", "value")
+
+    def __init__(self, watch: Watch, reason: str) -> None:
+        self._watch = watch
+        self._reason = reason
+        self.value: object = None
+
+    # isinstance() asks for it where type() did not settle the matter.
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        if self._watch.is_armed:
+            self._watch.refuse(self._reason)
+        return Pending
+
+
+def _refusing(name: str) -> Callable[..., object]:
+    inherited = getattr(object, name, None)
+
+    def look(self: Pending, *args: object) -> object:
+        if self._watch.is_armed:
+            self._watch.refuse(self._reason)
+        if inherited is None:
+            raise TypeError(f"a pending value has no {name}")
+        return inherited(self, *args)
+
+    return look
+
+
+_UNARY = "bool float int index complex neg pos abs invert trunc floor ceil round hash repr str len"
+_BINARY = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or"
+_OTHER = "lt le eq ne gt ge format iter getitem contains call"
+for _special in (
+    *_UNARY.split(),
+    *_BINARY.split(),
+    *(f"r{each}" for each in _BINARY.split()),
+    *_OTHER.split(),
+):
+    setattr(Pending, f"__{_special}__", _refusing(f"__{_special}__"))
+
+
+def read(value: object) -> object:
+    """What a stand-in stands for, or the value itself; also inside a list or a tuple."""
+    kind = type(value)
+    if kind is Pending:
+        return cast("Pending", value).value
+    if kind is list:
+        return [read(item) for item in cast("list[object]", value)]
+    if kind is tuple:
+        return tuple(read(item) for item in cast("tuple[object, ...]", value))
+    return value
+
+
+def why_not_captured(optimizer: torch.optim.Optimizer) -> str:
+    """Why its step stays eager, in a few words; "" where a graph can stand for it.
+
+    Only torch's own optimizers, whose Python does the same in each step as long as their state is
+    on the device and their numbers stay as they are (`Frozen` looks at those before each replay).
+    """
+    if not type(optimizer).__module__.startswith("torch.optim"):
+        return "its class is not one of torch's"
+    if not all(group.get("capturable", True) for group in optimizer.param_groups):
+        return "it is not capturable"
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return "it is differentiable"
+    if any(_hooks_of(optimizer)):
+        return "it has hooks"
+    if not all(
+        value is None or (isinstance(value, torch.Tensor) and value.is_cuda)
+        for value in _state_of(optimizer)
+    ):
+        return "it keeps state on the host"
+    return ""
+
+
+def has_number_as_rate(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a scheduler has to change a Python number, which a graph keeps as it was."""
+    return any(not isinstance(group.get("lr"), torch.Tensor) for group in optimizer.param_groups)
+
+
+def _hooks_of(optimizer: torch.optim.Optimizer) -> Iterator[object]:
+    for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+        yield getattr(optimizer, name, None)
+    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        yield getattr(sys.modules["torch.optim.optimizer"], name, None)
+
+
+def _state_of(optimizer: torch.optim.Optimizer) -> Iterator[object]:
+    """The state of each parameter, and the options that are tensors."""
+    for state in optimizer.state.values():
+        yield from state.values()
+    for group in optimizer.param_groups:
+        yield from (value for value in group.values() if isinstance(value, torch.Tensor))
+
+
+class Frozen:
+    """The options of an optimizer that its graph keeps as they were."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._options = [
+            (group, name, value)
+            for group in optimizer.param_groups
+            for name, value in group.items()
+            if name not in ("params", "initial_lr")
+        ]
+
+    def still_hold(self) -> bool:
+        """Numbers must be equal; a tensor must be the same one, whatever its value is now."""
+        return all(
+            (found := group.get(name)) is value
+            or (
+                not isinstance(value, torch.Tensor)
+                and not isinstance(found, torch.Tensor)
+                and bool(found == value)
+            )
+            for group, name, value in self._options
+        )
+
+
+class OptimizerStep:
+    """An optimizer's step: a replay where there is a graph that still holds, else the step itself."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, step: Callable[..., object]) -> None:
+        self.optimizer = optimizer
+        self.graph: Any = None
+        self._step = step
+        self._frozen: Frozen | None = None
+
+    def take(self, graph: Any) -> None:
+        """Replay this graph from now on; it was captured with the optimizer's options of now."""
+        self.graph = graph
+        self._frozen = Frozen(self.optimizer)
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        if self._frozen is not None and not args and not kwargs and self._frozen.still_hold():
+            self.graph.replay()
+            return None
+        return self._step(*args, **kwargs)
+
 
 _GLUE = frozenset({"step", "unscale_", "update", "update_parameters"})
 _READING = frozenset({"item", "tolist"})

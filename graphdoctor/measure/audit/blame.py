@@ -93,7 +93,9 @@ def smallest_script(
         rest = tuple(each for each in program.operators if each is not candidate)
         fewer = replace(program, operators=rest)
         program = fewer if works(fewer) else program
-    for size in sorted(_sizes_of(program), reverse=True):
+    arguments = (arg for each in program.operators for arg in each.operator.arguments())
+    shapes = (arg.geometry.shape for arg in arguments if isinstance(arg, Captured))
+    for size in sorted({size for shape in shapes for size in shape if size > 1}, reverse=True):
         smaller = (
             replace(program, sizes={**program.sizes, size: new}) for new in _SMALLEST if new < size
         )
@@ -134,12 +136,6 @@ def _windows(operators: tuple[BlamedOperator, ...]) -> Iterator[_Program]:
         if count >= len(operators):
             return
         count *= 2
-
-
-def _sizes_of(program: _Program) -> set[int]:
-    arguments = (arg for each in program.operators for arg in each.operator.arguments())
-    shapes = (arg.geometry.shape for arg in arguments if isinstance(arg, Captured))
-    return {size for shape in shapes for size in shape if size > 1}
 
 
 def _inputs_of(program: _Program) -> set[int]:

@@ -42,9 +42,9 @@ from graphdoctor.measure.audit.captured_operators import (
     UndispatchedKernels,
     used_storages,
 )
-from graphdoctor.measure.audit.changed_memory import ChangedMemory
 from graphdoctor.measure.audit.frozen_values import (
     CapturedNumbers,
+    ChangedMemory,
     NumberOrigins,
     Sources,
     changed_numbers,
@@ -368,7 +368,9 @@ class GraphAudit(GraphCounts):
         """Name what a capture used, for the checks before its replays."""
         outside = list(capture.uses.outside.values())
         if self._emulated is None:
-            outside = _outside_pools(outside)
+            # Without memory of graphs' private pools, which is theirs while no tensor holds it.
+            pools = private_pools()
+            outside = [each for each in outside if not any(each.address in pool for pool in pools)]
         operators = capture.recorder.operators if capture.recorder is not None else None
         for each in outside:
             holders = capture.holders.get(each.info.number, ())
@@ -578,12 +580,6 @@ class GraphAudit(GraphCounts):
         # An emulated graph itself holds the memory that it uses. One more is `storage`.
         tapes = sum(c.held[each.weak.cdata] for c in list(self._captures.values()))
         return "freed" if _use_count(each.weak.cdata) - 1 <= tapes else None
-
-
-def _outside_pools(outside: list[_Outside]) -> list[_Outside]:
-    """Without memory of graphs' private pools, which is theirs while no tensor holds it."""
-    pools = private_pools()
-    return [each for each in outside if not any(each.address in pool for pool in pools)]
 
 
 @contextmanager

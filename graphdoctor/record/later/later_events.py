@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeVar
 
 from graphdoctor.record.host.host_events import HostState, SeenOfHost, storages_of
 from graphdoctor.record.host.observer import clocks_an_hour_ahead
-from graphdoctor.record.iteration import observe
 from graphdoctor.record.later.sandbox import LeavesStep, LineTrace, sandboxed
 from graphdoctor.record.later.trends import Trend, advance, moment, numbers_in, trends
+from graphdoctor.record.operators import observe
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.user_code import raised_at

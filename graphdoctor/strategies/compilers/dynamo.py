@@ -23,7 +23,10 @@ def reason_against_dynamo(roots: Mapping[str, object]) -> str:
     for path, model in models_of(roots).items():
         if isinstance(model, torch.jit.ScriptModule):
             return f"{path} is TorchScript already, which torch.compile does not trace"
-        if getattr(model, "_compiled_call_impl", None) is not None or _is_optimized(model):
+        # Told by its name: importing the class takes seconds.
+        if getattr(model, "_compiled_call_impl", None) is not None or (
+            type(model).__name__ == "OptimizedModule"
+        ):
             return f"{path} is compiled already: what eager does cannot be compared with it"
     return ""
 
@@ -32,11 +35,6 @@ def check_device(session: Session) -> None:
     """Raises `CannotBuild` on the emulated device, which compilers would trace in place of the model."""
     if session.device.kind == "emulated":
         raise CannotBuild("it takes a real GPU: without one, torch would compile the emulation")
-
-
-def _is_optimized(model: torch.nn.Module) -> bool:
-    """Told by its name: importing the class takes seconds."""
-    return type(model).__name__ == "OptimizedModule"
 
 
 def forget_compiled() -> None:

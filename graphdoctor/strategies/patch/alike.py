@@ -174,7 +174,7 @@ def _differences(plain: Run, other: Run) -> list[_Difference]:
 def _in_line(line: int, before: str, after: str) -> Iterator[_Difference]:
     one, other = _NUMBER.split(before), _NUMBER.split(after)
     if one[::2] != other[::2]:
-        if not _is_bar(before, after):
+        if not ("it/s" in before + after or "s/it" in before + after):
             yield _Difference(line, -1, before, after)
         return
     for part in range(1, len(one), 2):
@@ -183,11 +183,6 @@ def _in_line(line: int, before: str, after: str) -> Iterator[_Difference]:
         label = one[part - 1][-_NEAR:]
         if not _OF_TIME.search(f"{label} {one[part + 1][:_NEAR]}"):
             yield _Difference(line, part, one[part], other[part], label)
-
-
-def _is_bar(before: str, after: str) -> bool:
-    """A progress bar is drawn as often as there is time for."""
-    return "it/s" in before + after or "s/it" in before + after
 
 
 def _last_place(run: Run) -> float:

@@ -24,7 +24,7 @@ from graphdoctor.strategies.patch.source import (
     folder_for,
     unified,
 )
-from graphdoctor.values.figures import Range, ratio_range
+from graphdoctor.values.figures import ratio_range
 from graphdoctor.values.program import Exactness, Patch, ProgramReport, ProgramStep
 from graphdoctor.values.sweep import SMALLEST_GAIN
 
@@ -107,17 +107,13 @@ def _proposals(
             reason = str(why)
         except CannotEdit as why:
             reason = str(why).rstrip(".")
-    kept = tuple(each for each in found if _is_allowed(each, allowed))
+    kept = tuple(each for each in found if each.exactness == "bitwise" or each.exactness == allowed)
     if found and not kept:
         reason = f"{found[0].edit} is {found[0].exactness}, which --allow {allowed} leaves out"
     slow = [each.gain for each in kept if each.gain and each.gain.mid < SMALLEST_GAIN]
     if slow and len(slow) == len(kept):
         reason = f"as the code is, graphs would not be faster: predicted {ratio_range(slow[0])}"
     return tuple(each for each in kept if each.gain not in slow), reason
-
-
-def _is_allowed(proposal: Proposal, allowed: Exactness) -> bool:
-    return proposal.exactness == "bitwise" or proposal.exactness == allowed
 
 
 def _together(choice: Choice, steps: Sequence[ProgramStep]) -> tuple[_Made, dict[int, str]]:
@@ -178,7 +174,8 @@ def _written(
     if not made.sources:
         return report
     where = folder_for(made.sources, folder)
-    gain = _gain(made.proposals.values())
+    gains = [each.gain for each in made.proposals.values() if each.gain is not None]
+    gain = max(gains, key=lambda gain: gain.mid, default=None)
     captures_step = any(each.covers is not None for each in made.proposals.values())
     shapes = "" if not captures_step else _SHAPES_PLAIN if is_plain else _SHAPES
     diff = unified(made.sources, where)
@@ -207,11 +204,6 @@ def _with_change(step: ProgramStep, proposal: Proposal, *, is_plain: bool) -> Pr
     )
 
 
-def _gain(proposals: Iterable[Proposal]) -> Range | None:
-    gains = [each.gain for each in proposals if each.gain is not None]
-    return max(gains, key=lambda gain: gain.mid, default=None)
-
-
 def tried(
     report: ProgramReport,
     choice: Choice,
@@ -232,7 +224,9 @@ def tried(
         trials = _Trials(task, run, time_limit_s, progress, is_plain=choice.is_plain)
         made, reasons = _together(choice, report.steps)
         found = trials.of(made)
-        if not found.is_same and (len(made.proposals) > 1 or _has_others(choice)):
+        if not found.is_same and (
+            len(made.proposals) > 1 or any(len(proposals) > 1 for proposals in choice.proposals)
+        ):
             made, found, reasons = _one_by_one(choice, report.steps, trials, found, reasons)
     if not found.is_same:
         for number, proposal in made.proposals.items():
@@ -248,10 +242,6 @@ def tried(
     if found.speedup is not None:
         patch = replace(patch, speedup=found.speedup, is_measured=True)
     return replace(report, patch=patch)
-
-
-def _has_others(choice: Choice) -> bool:
-    return any(len(proposals) > 1 for proposals in choice.proposals)
 
 
 def _one_by_one(

@@ -253,7 +253,10 @@ class _Editor(cst.CSTTransformer):
     def plan(self, change: Change) -> bool:
         """Whether there is what the change is about."""
         if isinstance(change, Import):
-            if all(_code(each) != change.code for each in self._module.body):
+            if all(
+                cst.Module([]).code_for_node(each).strip() != change.code
+                for each in self._module.body
+            ):
                 self._imports += self._parsed(change.code)
             return True
         where = change.at.line, change.at.column
@@ -436,10 +439,6 @@ def _after_imports(module: cst.Module) -> int:
         elif found:
             break
     return found
-
-
-def _code(node: cst.CSTNode) -> str:
-    return cst.Module([]).code_for_node(node).strip()
 
 
 def _of_file(path: str, before: str, after: str) -> Iterator[str]:

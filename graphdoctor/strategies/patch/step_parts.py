@@ -341,13 +341,17 @@ def updates(
 def _calls_updates(statement: ast.Expr, functions: Mapping[str, ast.FunctionDef]) -> bool:
     call = statement.value
     function = functions.get(last_name(call.func)) if isinstance(call, ast.Call) else None
-    body = [each for each in function.body if not _is_text(each)] if function is not None else []
+    body = (
+        [
+            each
+            for each in function.body
+            if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+        ]
+        if function is not None
+        else []
+    )
     has_work = bool(body) and not isinstance(body[-1], ast.Assign)
     return has_work and all(updates(each, {}, inside=True) for each in body)
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _is_in_place(statement: ast.stmt) -> bool:

@@ -71,7 +71,11 @@ class _NoWay(Exception):
 
 def _found_batch(target: Target, described: Inputs, dim: int) -> BatchPlan:
     state = memory_of(named_tensors(target.roots).values())
-    tensors = {path: tensor for path, tensor in _tensors(described) if not _is_in(tensor, state)}
+    tensors = {
+        path: tensor
+        for path, tensor in _tensors(described)
+        if not (isinstance(tensor, torch.nn.Parameter) or bool(memory_of([tensor]) & state))
+    }
     _refuse_structures(tensors)
     sized = {path: tensor for path, tensor in tensors.items() if tensor.dim() > dim}
     if not sized:
@@ -120,7 +124,13 @@ def rebatched(
             rows = batch_rows(leaf.movedim(plan.dim, 0), size, generator=drawn)
             made.setdefault(id(leaf), rows.movedim(0, plan.dim))
     changed = map_inputs(lambda leaf: made.get(id(leaf), leaf), inputs)
-    return Inputs(changed.args, _with_number(changed, plan.size, size))
+    return Inputs(
+        changed.args,
+        {
+            name: size if name in _NUMBERS and type(value) is int and value == plan.size else value
+            for name, value in changed.kwargs.items()
+        },
+    )
 
 
 def shapes_of(inputs: Inputs) -> dict[str, tuple[int, ...]]:
@@ -132,18 +142,6 @@ def _tensors(inputs: Inputs) -> Iterator[tuple[str, torch.Tensor]]:
     for path, leaf in input_leaves(inputs).items():
         if isinstance(leaf, torch.Tensor):
             yield path, leaf
-
-
-def _is_in(tensor: torch.Tensor, state: frozenset[object]) -> bool:
-    return isinstance(tensor, torch.nn.Parameter) or bool(memory_of([tensor]) & state)
-
-
-def _with_number(inputs: Inputs, old: int, new: int) -> dict[str, object]:
-    """The keyword arguments; one that is called batch_size and is the described size follows."""
-    return {
-        name: new if name in _NUMBERS and type(value) is int and value == old else value
-        for name, value in inputs.kwargs.items()
-    }
 
 
 def _refuse_structures(tensors: dict[str, torch.Tensor]) -> None:
@@ -234,20 +232,16 @@ def batch_rows(tensor: torch.Tensor, size: int, *, generator: torch.Generator) -
         if tensor.stride(0) == 0:  # one row that stands for all
             made = tensor.detach()[:1].clone().expand(size, *tensor.shape[1:])
         else:
-            made = _taken(tensor, size)
+            order = sorted(range(tensor.dim()), key=lambda dim: tensor.stride(dim), reverse=True)
+            back = [order.index(dim) for dim in range(tensor.dim())]
+            rows = _rows(tensor.shape[0], size).to(tensor.device)
+            laid_out = tensor.detach().permute(order)
+            made = laid_out.index_select(order.index(0), rows).permute(back)
         if tensor.is_floating_point() and size > tensor.shape[0] and made.stride(0):
             _draw_repeated(made, tensor.shape[0], generator)
         if tensor.device.type == "cpu" and tensor.is_pinned():
             made = made.pin_memory()
     return made.detach().requires_grad_(tensor.requires_grad)
-
-
-def _taken(tensor: torch.Tensor, size: int) -> torch.Tensor:
-    order = sorted(range(tensor.dim()), key=lambda dim: tensor.stride(dim), reverse=True)
-    back = [order.index(dim) for dim in range(tensor.dim())]
-    rows = _rows(tensor.shape[0], size).to(tensor.device)
-    laid_out = tensor.detach().permute(order)
-    return laid_out.index_select(order.index(0), rows).permute(back)
 
 
 def _rows(old: int, new: int) -> torch.Tensor:

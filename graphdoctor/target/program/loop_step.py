@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import setitem
@@ -88,7 +87,7 @@ class Place:
     def setter(self, holder: object) -> Callable[[Any], None]:
         """A function that puts another value there."""
         owner, _ = self._last_two(holder)
-        return functools.partial(kind_of(owner).write, owner, self.way[-1])
+        return partial(kind_of(owner).write, owner, self.way[-1])
 
     def _last_two(self, value: object) -> tuple[object, object]:
         before, path = value, _ROOT
@@ -135,10 +134,17 @@ def held_batches(
     for name, differing in places.items():
         objects = [each.get(name) for each in variables]
         batches, numbers = ([at for at in some if _is_in(at, objects)] for some in differing)
-        if batches:
-            for each in variables:
-                each[name] = objects[0]
-            _add(found, name, objects, batches, numbers)
+        if not batches:
+            continue
+        for each in variables:
+            each[name] = objects[0]
+        for place in batches:
+            with torch.inference_mode(False), torch.no_grad():
+                values = [clone_inputs(Inputs((place.value(o),), {})).args[0] for o in objects]
+            found.add(f"{name}.{place.name}", place.setter(objects[0]), values)
+        for place in numbers:
+            for writes, own in zip(found.writes, objects, strict=True):
+                writes.append(partial(place.setter(objects[0]), place.value(own)))
     return found, variables
 
 
@@ -149,22 +155,6 @@ def _is_in(place: Place, objects: Sequence[object]) -> bool:
     except LookupError:
         return False
     return len(kinds) == 1
-
-
-def _add(
-    found: HeldBatches, name: str, objects: list[Any], batches: list[Place], numbers: list[Place]
-) -> None:
-    for place in batches:
-        values = [_cloned(place.value(each)) for each in objects]
-        found.add(f"{name}.{place.name}", place.setter(objects[0]), values)
-    for place in numbers:
-        for writes, each in zip(found.writes, objects, strict=True):
-            writes.append(functools.partial(place.setter(objects[0]), place.value(each)))
-
-
-def _cloned(value: object) -> object:
-    with torch.inference_mode(False), torch.no_grad():
-        return clone_inputs(Inputs((value,), {})).args[0]
 
 
 def differing_places(first: object, second: object) -> tuple[list[Place], list[Place]]:
@@ -197,7 +187,7 @@ def _pairs(
         if value is matching:
             continue
         is_leaf = isinstance(value, (torch.Tensor, *SCALARS))
-        if not isinstance(one, (functools.partial, tuple)) and (is_leaf or is_given(value)):
+        if not isinstance(one, (partial, tuple)) and (is_leaf or is_given(value)):
             yield (*way, step), value, matching
         elif not is_leaf:
             yield from _pairs(value, matching, (*way, step), depth + 1)
@@ -310,12 +300,43 @@ class LoopStep(SeenStep):
         for name, (iterator, items) in again.items():
             held.add(f"next({name})", iterator.give, items)
         for number, values in enumerate(variables_of_each):
-            writes[number].extend(self._rebinds(made, values, left_out={*again, *filled}))
+            # Variables that the program binds anew before each step, and that are no tensors.
+            writes[number].extend(
+                partial(self._setter(made, name), values[name])
+                for name in variables.varying
+                if name in values and name not in {*made.inputs, *again, *filled}
+            )
             contents = beginnings[number].contents
-            own = {n: partial(copied_container, contents[n]) for n in filled if n in contents}
-            writes[number].extend(partial(_put_made, self._setter(made, n), own[n]) for n in own)
+            writes[number].extend(
+                partial(self._fill, made, n, contents[n]) for n in filled if n in contents
+            )
             writes[number].extend(held.writes[number])
-        return _target(self, made, given, writes, held, iterations)
+        size = self.passes_per_step
+        passes = [
+            Inputs((), {**{n: b.inputs.kwargs[n] for n in given}, **batches})
+            for b, batches in zip(beginnings, held.batches, strict=True)
+        ][: iterations * size]
+        given = (*given, *held.setters)
+        own = ", ".join(given) or "none"
+        notes = [f"the inputs are the program's own, as it bound them before each step: {own}"]
+        if size > 1:
+            notes.append(f"one step is {size} passes: gradients are accumulated")
+        file, first, last = self.location.file, self.location.line, self.last_line
+        lines = f"line {first}" if first == last else f"lines {first} to {last}"
+        return Target(
+            name=self.name,
+            file=file,
+            entry=f"{lines} of {os.path.basename(file)}, as the program ran them",
+            mode=self.mode,
+            step=_run_of(self, made, writes, held),
+            fresh_inputs=in_turn(_batches(given, passes, size)),
+            roots=roots_of(made.step),
+            notes=tuple(notes),
+            is_warm=True,
+            rebound=tuple(sorted(self.saved.rebound)),
+            lines=Lines(file, first, last),
+            held_by=self.held_by,
+        )
 
     def _given_again(
         self, beginnings: Sequence[Beginning]
@@ -335,16 +356,8 @@ class LoopStep(SeenStep):
                 )
         return found
 
-    def _rebinds(
-        self, made: Rebuilt, values: Mapping[str, object], *, left_out: Set[str]
-    ) -> list[Callable[[], None]]:
-        """Variables that the program binds anew before each step, and that are no tensors."""
-        found: list[Callable[[], None]] = []
-        for name in self.loop.variables.varying:
-            if name in made.inputs or name not in values or name in left_out:
-                continue
-            found.append(partial(self._setter(made, name), values[name]))
-        return found
+    def _fill(self, made: Rebuilt, name: str, contents: object) -> None:
+        self._setter(made, name)(copied_container(contents))
 
     def _setter(self, made: Rebuilt, name: str) -> Callable[[object], None]:
         """What binds a variable of the step."""
@@ -353,45 +366,11 @@ class LoopStep(SeenStep):
         return partial(setitem, self.namespace, name)
 
 
-def _put_made(put: Callable[[object], None], make: Callable[[], object]) -> None:
-    put(make())
-
-
 def _named(span: Span) -> tuple[str, Location]:
     code, first, last = span.code, span.first_line, span.last_line
     lines = f"{first}" if first == last else f"{first}-{last}"
     name = f"{os.path.basename(code.co_filename)}:{lines}"
     return name, Location(code.co_filename, first, code.co_name)
-
-
-def _target(
-    step: LoopStep, made: Rebuilt, given: tuple[str, ...], writes: list[list[Callable[[], None]]],
-    held: HeldBatches, iterations: int,
-) -> Target:  # fmt: skip
-    assert step.saved is not None
-    size = step.passes_per_step
-    passes = [
-        Inputs((), {**{n: b.inputs.kwargs[n] for n in given}, **batches})
-        for b, batches in zip(step.saved.beginnings, held.batches, strict=True)
-    ][: iterations * size]
-    given = (*given, *held.setters)
-    file = os.path.basename(step.location.file)
-    first, last = step.location.line, step.last_line
-    lines = f"line {first}" if first == last else f"lines {first} to {last}"
-    return Target(
-        name=step.name,
-        file=step.location.file,
-        entry=f"{lines} of {file}, as the program ran them",
-        mode=step.mode,
-        step=_run_of(step, made, writes, held),
-        fresh_inputs=in_turn(_batches(given, passes, size)),
-        roots=roots_of(made.step),
-        notes=_notes(step, given),
-        is_warm=True,
-        rebound=tuple(sorted(step.saved.rebound)),
-        lines=Lines(step.location.file, first, last),
-        held_by=step.held_by,
-    )
 
 
 def _run_of(
@@ -432,14 +411,6 @@ def _batches(given: tuple[str, ...], passes: list[Inputs], size: int) -> list[In
         }
         batches.append(Inputs((), {"turn": Turn(turn), **values}))
     return batches
-
-
-def _notes(step: LoopStep, given: tuple[str, ...]) -> tuple[str, ...]:
-    words = ", ".join(given) or "none"
-    batches = f"the inputs are the program's own, as it bound them before each step: {words}"
-    if step.passes_per_step == 1:
-        return (batches,)
-    return (batches, f"one step is {step.passes_per_step} passes: gradients are accumulated")
 
 
 def _holders(span: Span, frame: FrameType) -> Iterator[str]:

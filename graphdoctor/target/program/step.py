@@ -88,15 +88,13 @@ def _bindings(module: torch.nn.Module, places: Sequence[At]) -> Iterator[Binding
 
 def _variables(module: torch.nn.Module, at: At) -> Iterator[Binding]:
     assert at.frame is not None
-    file, local = at.code.co_filename, at.code.co_name != WHOLE_FILE
-    if local:
+    file, is_local = at.code.co_filename, at.code.co_name != WHOLE_FILE
+    if is_local:
         for name, value in _named(module, at.frame.f_locals):
             if after := _last_binding(owner_of(at.code), name, before=at.line):
                 yield value, name, file, after
-    tree = tree_of(file)
-    is_running = not local
     for name, value in _named(module, at.frame.f_globals):
-        if after := _last_binding(tree, name, before=at.line if is_running else None):
+        if after := _last_binding(tree_of(file), name, before=None if is_local else at.line):
             yield value, name, file, after
 
 
@@ -138,29 +136,24 @@ def _last_binding(
             if before is not None and end >= before:
                 break
             # In a loop, `model = model.train()` would put what was put there into itself.
-            if _binds(statement, name, of_self=of_self) and not (
-                repeats and _reads(statement, name)
-            ):
+            names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+            reads = any(node.id == name and isinstance(node.ctx, ast.Load) for node in names)
+            if not (repeats and reads) and _binds(statement, name, of_self=of_self):
                 found = end, statement.col_offset
     return found
-
-
-def _reads(statement: ast.stmt, name: str) -> bool:
-    names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
-    return any(node.id == name and isinstance(node.ctx, ast.Load) for node in names)
 
 
 def _binds(statement: ast.stmt, name: str, *, of_self: bool) -> bool:
     waiting: list[ast.AST] = [statement]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            continue
-        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
-            is_attribute = isinstance(node, ast.Attribute)
-            if is_attribute and of_self and node.attr == name:  # type: ignore[union-attr]
-                return isinstance(node.value, ast.Name) and node.value.id == "self"  # type: ignore[union-attr]
-            if not is_attribute and not of_self and node.id == name:  # type: ignore[union-attr]
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
+                continue
+            case ast.Attribute(value=ast.Name(id="self"), attr=bound, ctx=ast.Store()) if of_self:
+                if bound == name:
+                    return True
+            case ast.Name(id=bound, ctx=ast.Store()) if bound == name and not of_self:
                 return True
         waiting.extend(ast.iter_child_nodes(node))
     return False

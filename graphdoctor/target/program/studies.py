@@ -162,7 +162,9 @@ def _surrounded(autocast: bool | None) -> Iterator[None]:
     Copies that autocast keeps of weights are none of the step's: a capture would read them for ever.
     """
     is_on = {kind: torch.is_autocast_enabled(kind) for kind in ("cuda", "cpu")}
-    keeps, depth = torch.is_autocast_cache_enabled(), _autocast_depth()
+    keeps = torch.is_autocast_cache_enabled()
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
     torch.clear_autocast_cache()
     if autocast is False:
         for kind in is_on:
@@ -181,9 +183,3 @@ def _surrounded(autocast: bool | None) -> Iterator[None]:
             torch.set_autocast_enabled(kind, enabled)
         torch.set_autocast_cache_enabled(keeps)
         torch.clear_autocast_cache()
-
-
-def _autocast_depth() -> int:
-    depth = torch.autocast_increment_nesting() - 1
-    torch.autocast_decrement_nesting()
-    return int(depth)

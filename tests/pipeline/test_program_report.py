@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from graphdoctor.diagnose.of_program import NO_STEPS, program_report
+from graphdoctor.pipeline.of_program import NO_STEPS, program_report
 from graphdoctor.target.program.launch import Ended, Program
 from graphdoctor.target.program.step import SeenStep
 from graphdoctor.values.locations import Location
