@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from msgspec import Struct
@@ -37,7 +37,7 @@ from graphdoctor.strategies.trial import (
     with_times,
     with_verification,
 )
-from graphdoctor.values.captures import CaptureOutcome, outcome_of_whole_step
+from graphdoctor.values.captures import outcome_of_whole_step
 from graphdoctor.values.errors import Interrupted
 from graphdoctor.values.figures import ratio_range, ratio_text
 from graphdoctor.values.finding import Finding
@@ -67,17 +67,6 @@ def whole_row(
             captured_share=None,
             code="",
         )
-    return _captured(row, outcome, evidence, known, profile=profile)
-
-
-def _captured(
-    row: StrategyOutcome,
-    outcome: CaptureOutcome,
-    evidence: Evidence,
-    known: Known,
-    *,
-    profile: DeviceProfile,
-) -> StrategyOutcome:
     verification = outcome.verification
     if verification is None:
         return replace(row, status="not-verified", reason="its replay was not compared", code="")
@@ -85,21 +74,15 @@ def _captured(
         reason = _MAY_BE_WRONG + row.reason
         return replace(row, status="not-verified", reason=reason, verification=verification)
     row = with_cost(with_verification(row, verification, known), evidence.captured.cost)
-    timed = _timed(evidence, profile)
-    return row if timed is None else with_times(row, timed)
-
-
-def _timed(evidence: Evidence, profile: DeviceProfile) -> Timed | None:
-    """The analysis' own measurement, and a profile of the graph that it made."""
     session, step = evidence.session, evidence.captured.step
-    if evidence.speed.measurement is None or step is None:
-        return None
-    inputs = session.inputs(0)
     measured = evidence.speed.measurement
+    if measured is None or step is None:
+        return row
+    inputs = session.inputs(0)
     seen = profile_beside(
         session, lambda: step.call(inputs), start=step.start, measured=measured, profile=profile
     )
-    return Timed(measured, *seen)
+    return with_times(row, Timed(measured, *seen))
 
 
 _MOST_TRIED = 3  # each cuts the recording anew
@@ -115,12 +98,7 @@ def next_finding(evidence: Evidence, profile: DeviceProfile) -> tuple[str, NextF
     if not blocking:
         return "", None
     iteration = evidence.recording.captured[-1]
-    if (
-        len(
-            {(one.rule, one.location) if one.location is None else one.location for one in blocking}
-        )
-        == 1
-    ):
+    if len({one.location or one.rule for one in blocking}) == 1:
         whole = estimate(iteration, profile).speedup
         rules = list(dict.fromkeys(one.rule for one in blocking))
         block, fix = ("blocks", "the fix") if len(rules) == 1 else ("block", "the fixes")
@@ -161,14 +139,8 @@ def _without(finding: Finding, evidence: Evidence, profile: DeviceProfile) -> Re
 
 
 def _regions(plan: Plan, iteration: Iteration) -> Regions:
-    return tuple(_of(plan, iteration))
-
-
-def _of(plan: Plan, iteration: Iteration) -> Iterator[tuple[int, ...]]:
-    for planned in plan.regions:
-        operators = planned.ops_in(iteration.index)
-        if planned.region.worthwhile and operators:
-            yield operators
+    worthwhile = (each for each in plan.regions if each.region.worthwhile)
+    return tuple(filter(None, (each.ops_in(iteration.index) for each in worthwhile)))
 
 
 WHOLE_NAME = "whole"
@@ -182,9 +154,9 @@ _WORST = ("wrong", "failed", "refused", "not-verified", "timed-out", "unfit")
 _NO_GAIN = "predicted speedup {speedup}; use `--strategies {name}` to run it anyway"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Contest:
-    """One analysis whose strategies are compared.
+    """One analysis whose strategies are compared, with the row of each so far.
 
     `spec` finds its target again in another process. None: nothing does, as for the step of a running program,
     so that every strategy is tried in this process, between snapshots of the step's state.
@@ -197,6 +169,8 @@ class Contest:
     spec: str | None
     deadline_s: float  # by time.monotonic()
     processes: FreshProcesses
+    rows: dict[str, StrategyOutcome] = field(default_factory=dict)
+    more: str = ""  # what budget all that are to be tried take, as a clause; "" if the budget does
 
     @property
     def is_emulated(self) -> bool:
@@ -213,6 +187,116 @@ class Contest:
     @property
     def left_s(self) -> float:
         return self.deadline_s - time.monotonic()
+
+    def begin(self, strategies: Sequence[Strategy], estimated: Estimate | None) -> list[Strategy]:
+        """Predict each row, take that of the whole step from its capture, and return what is left to try."""
+        observed = observed_by(estimated)
+        for one in strategies:
+            self.rows[one.name] = foresee(one, self.known, self.profile, observed=observed)
+        found = None
+        if WHOLE_NAME in self.rows:
+            foreseen = self.rows[WHOLE_NAME]
+            found = whole_row(foreseen, self.evidence, self.known, profile=self.profile)
+            self.rows[WHOLE_NAME] = as_on_all_ranks(found or foreseen, self.meeting)
+        if self.evidence.captured.step is not None:
+            self.evidence.captured.step.release()
+        if not self.is_emulated:
+            torch.cuda.empty_cache()  # other processes need the memory
+        waiting = [one for one in strategies if one.name != WHOLE_NAME or found is None]
+        if not self.is_emulated and not self.meeting.has_others:
+            trying, iteration = list(filter(self.is_to_try, waiting)), self.known.iteration
+            if sum(needed_s(one, iteration) for one in trying) > self.left_s:
+                spent_s = max(0.0, self.options.budget_s - self.left_s)
+                budget = budget_for(trying, iteration, spent_s=spent_s)
+                self.more = f"; all take about --budget {budget}"
+        return waiting
+
+    def try_one(self, strategy: Strategy, later: Sequence[Strategy]) -> None:
+        """Fill in the row of a strategy, before those that come later."""
+        row, left = self.rows[strategy.name], self.untried(strategy, more=self.more)
+        if not self.meeting.everywhere(left is None):
+            row = left or replace(row, status="unfit", reason=_NOT_ELSEWHERE, code="")
+        elif left is not None:
+            row = left
+        elif self.is_emulated or self.spec is None:
+            row = self._in_this_process(strategy, row, later)
+        else:
+            job = self.job(self.spec, strategy, row, later)
+            row = in_own_process(self.processes, job, is_last=not later)
+            if row.status == "timed-out":
+                row = replace(row, reason=row.reason + self.more)
+        self.rows[strategy.name] = as_on_all_ranks(row, self.meeting)
+
+    def _in_this_process(
+        self, strategy: Strategy, row: StrategyOutcome, later: Sequence[Strategy]
+    ) -> StrategyOutcome:
+        """Nothing can end it there, so that one that compiles is tried only where its time is likely to do."""
+        needed = needed_s(strategy, self.known.iteration)
+        limit = limit_s(strategy, later, self.known.iteration, left_s=self.left_s)
+        if not self.is_emulated and strategy.compiles and needed > limit:
+            reason = f"it is expected to take {needed:.0f} s, and {limit:.0f} s are left"
+            return replace(row, status="timed-out", reason=reason, code="")
+        terms = Terms(self.profile)
+        if not self.is_emulated:
+            observed = observed_by(self.evidence.speed.estimate)
+            terms = Terms(self.profile, min(MEASURE_S, limit / 6), observed=observed)
+        return carry_out(row, strategy, self.evidence.session, self.known, terms=terms)
+
+    def untried(self, strategy: Strategy, *, more: str) -> StrategyOutcome | None:
+        """The row of a strategy that is not tried here; None of one that is."""
+        row = self.rows[strategy.name]
+        if row.status != "planned":
+            return row
+        if why := self._why_not(strategy):
+            return replace(row, status="unfit", reason=why, code="")
+        if strategy.compiles and self.is_emulated:
+            return row
+        if self.left_s <= 0:
+            reason = f"not tried within the budget of {self.options.budget_s:g} s{more}"
+            return replace(row, status="timed-out", reason=reason, code="")
+        if self.meeting.has_others and not self.is_emulated:
+            return replace(row, status="unfit", reason=_NO_RANKS, code="")
+        return None
+
+    def is_to_try(self, strategy: Strategy) -> bool:
+        return self.rows[strategy.name].status == "planned" and not self._why_not(strategy)
+
+    def _why_not(self, strategy: Strategy) -> str:
+        """Why one of ours that fits is not tried unless it is asked for; "" where it is.
+
+        A captured whole step may leave it nothing to gain; what has to compile is not tried where it is
+        predicted to be slower than eager; nor are graphs of compiled kernels where those of eager's did not do.
+        """
+        if self.options.strategies is not None or not strategy.is_ours:
+            return ""
+        whole, predicted = self.rows.get(WHOLE_NAME), self.rows[strategy.name].predicted
+        may_beat_whole = strategy.with_eager_kernels == WHOLE_NAME
+        if whole is not None and whole.status == "verified" and not may_beat_whole:
+            return _NOTHING_LEFT
+        eager = self.rows.get(strategy.with_eager_kernels)
+        if eager is not None and eager.status in ("refused", "wrong"):
+            return _SAME_GRAPHS.format(same=eager.strategy, what=_DID[eager.status])
+        if strategy.compiles and predicted is not None and predicted.mid < 1.0:
+            return _NO_GAIN.format(speedup=ratio_text(predicted.mid), name=strategy.name)
+        return ""
+
+    def job(
+        self, spec: str, strategy: Strategy, row: StrategyOutcome, later: Sequence[Strategy]
+    ) -> Job:
+        """The trial of a strategy in a process that finds the target again by its `spec`."""
+        limit = limit_s(strategy, later, self.known.iteration, left_s=self.left_s)
+        return Job(
+            profile=self.profile,
+            spec=spec,
+            options=self.options,
+            strategy=strategy,
+            row=row,
+            known=dataclasses.replace(self.known, roots={}, ran=None),
+            measure_s=min(MEASURE_S, limit / 6),
+            time_limit_s=limit,
+            kept_inputs=self.evidence.session.target.kept_inputs,
+            observed=observed_by(self.evidence.speed.estimate),
+        )
 
 
 def compare_strategies(
@@ -233,116 +317,6 @@ def compare_strategies(
     strategies are tried. The graph of the whole step, which the analysis made and verified, is released
     on the way.
     """
-    with own_processes() as processes:
-        contest = _contest(
-            report,
-            evidence,
-            options=options,
-            profile=profile,
-            spec=spec,
-            deadline_s=deadline_s,
-            processes=processes,
-        )
-        strategies = chosen(options.strategies, is_emulated=contest.is_emulated)
-        if contest.has_processes and any(one.name != WHOLE_NAME for one in strategies):
-            processes.start_next()  # while the rows are predicted here
-        # A fix gains nothing if a GPU does not run the step at all.
-        gains = next_finding(evidence, profile) if report.runs_on_gpu else ("", None)
-        sentence, next_fix = gains
-
-        def with_rows(rows: Sequence[StrategyOutcome]) -> Report:
-            every = with_noise_told(rows)
-            then = " ".join(filter(None, (sentence, would_pay_more(every))))
-            advice = recommend(every, report.findings, then=then)
-            if advice is not None:
-                advice = replace(advice, next_fix=next_fix)
-            return replace(report, strategies=every, recommendation=advice)
-
-        rows, is_interrupted = _rows(
-            contest, strategies, report, progress, lambda rows: show(with_rows(rows))
-        )
-    compared = with_rows(rows)
-    if is_interrupted:
-        raise Interrupted(compared)
-    return compared
-
-
-def _rows(
-    contest: Contest,
-    strategies: Sequence[Strategy],
-    report: Report,
-    progress: Callable[[str], None],
-    show: Callable[[Sequence[StrategyOutcome]], None],
-) -> tuple[tuple[StrategyOutcome, ...], bool]:
-    """The row of each strategy, and whether Ctrl-C ended the trials."""
-    rows = {
-        one.name: foresee(one, contest.known, contest.profile, observed=_observed(report.estimate))
-        for one in strategies
-    }
-    found = None
-    if WHOLE_NAME in rows:
-        found = whole_row(
-            rows[WHOLE_NAME], contest.evidence, contest.known, profile=contest.profile
-        )
-        rows[WHOLE_NAME] = as_on_all_ranks(found or rows[WHOLE_NAME], contest.meeting)
-    if contest.evidence.captured.step is not None:
-        contest.evidence.captured.step.release()
-    if not contest.is_emulated:
-        torch.cuda.empty_cache()  # other processes need the memory
-    waiting = [one for one in strategies if one.name != WHOLE_NAME or found is None]
-    more = _budget_for_all(contest, waiting, rows)
-    for number, strategy in enumerate(waiting, start=1):
-        try:
-            show([_so_far(contest, one, rows, waiting[number - 1 :]) for one in strategies])
-            progress(f"trying {strategy.name} ({number} of {len(waiting)}{more})")
-            later = [one for one in waiting[number:] if _is_to_try(contest, one, rows)]
-            row = _row(contest, strategy, rows, later=later, more=more)
-        except KeyboardInterrupt:
-            for one in waiting[number - 1 :]:
-                cut = replace(rows[one.name], status="timed-out", reason="interrupted", code="")
-                rows[one.name] = _untried(contest, one, rows, more=more) or cut
-            return tuple(rows.values()), True
-        rows[strategy.name] = as_on_all_ranks(row, contest.meeting)
-    return tuple(rows.values()), False
-
-
-def _so_far(
-    contest: Contest,
-    strategy: Strategy,
-    rows: Mapping[str, StrategyOutcome],
-    waiting: Sequence[Strategy],
-) -> StrategyOutcome:
-    """The row as it is shown while others are tried."""
-    row = rows[strategy.name]
-    if strategy not in waiting:
-        return row
-    return _untried(contest, strategy, rows, more="") or replace(row, reason=NOT_TRIED_YET)
-
-
-def _budget_for_all(
-    contest: Contest, waiting: Sequence[Strategy], rows: Mapping[str, StrategyOutcome]
-) -> str:
-    """That the budget is too small for all that are to be tried, as a clause; "" where it is not."""
-    if contest.is_emulated or contest.meeting.has_others:
-        return ""
-    trying = [one for one in waiting if _is_to_try(contest, one, rows)]
-    iteration = contest.known.iteration
-    if sum(needed_s(one, iteration) for one in trying) <= contest.left_s:
-        return ""
-    spent_s = max(0.0, contest.options.budget_s - contest.left_s)
-    return f"; all take about --budget {budget_for(trying, iteration, spent_s=spent_s)}"
-
-
-def _contest(
-    report: Report,
-    evidence: Evidence,
-    *,
-    options: AnalyzeOptions,
-    profile: DeviceProfile,
-    spec: str | None,
-    deadline_s: float,
-    processes: FreshProcesses,
-) -> Contest:
     target = evidence.session.target
     known = Known(
         mode=target.mode,
@@ -353,119 +327,46 @@ def _contest(
         varying=varying_shapes(evidence.recording.captured),
         ran=evidence.ran,
     )
-    return Contest(evidence, known, options, profile, spec, deadline_s, processes)
+    with own_processes() as processes:
+        contest = Contest(evidence, known, options, profile, spec, deadline_s, processes)
+        strategies = chosen(options.strategies, is_emulated=contest.is_emulated)
+        if contest.has_processes and any(one.name != WHOLE_NAME for one in strategies):
+            processes.start_next()  # while the rows are predicted here
+        # A fix gains nothing if a GPU does not run the step at all.
+        sentence, fix = next_finding(evidence, profile) if report.runs_on_gpu else ("", None)
+
+        def with_rows(rows: Iterable[StrategyOutcome]) -> Report:
+            every = with_noise_told(tuple(rows))
+            then = " ".join(filter(None, (sentence, would_pay_more(every))))
+            advice = recommend(every, report.findings, then=then)
+            if advice is not None:
+                advice = replace(advice, next_fix=fix)
+            return replace(report, strategies=every, recommendation=advice)
+
+        waiting = contest.begin(strategies, report.estimate)
+        for number, strategy in enumerate(waiting, start=1):
+            try:
+                shown = dict(contest.rows)
+                for one in waiting[number - 1 :]:
+                    later_row = replace(shown[one.name], reason=NOT_TRIED_YET)
+                    shown[one.name] = contest.untried(one, more="") or later_row
+                show(with_rows(shown.values()))
+                progress(f"trying {strategy.name} ({number} of {len(waiting)}{contest.more})")
+                contest.try_one(strategy, list(filter(contest.is_to_try, waiting[number:])))
+            except KeyboardInterrupt:
+                for one in waiting[number - 1 :]:
+                    row = contest.rows[one.name]
+                    cut = replace(row, status="timed-out", reason="interrupted", code="")
+                    contest.rows[one.name] = contest.untried(one, more=contest.more) or cut
+                raise Interrupted(with_rows(contest.rows.values())) from None
+    return with_rows(contest.rows.values())
 
 
-def _observed(estimated: Estimate | None) -> Observed | None:
+def observed_by(estimated: Estimate | None) -> Observed | None:
+    """The eager step's own times, if they were measured."""
     if estimated is None or estimated.basis != "measured":
         return None
     return Observed(estimated.eager_us.mid, estimated.device_busy_us.mid)
-
-
-def _row(
-    contest: Contest,
-    strategy: Strategy,
-    rows: Mapping[str, StrategyOutcome],
-    *,
-    later: Sequence[Strategy],
-    more: str,
-) -> StrategyOutcome:
-    row = rows[strategy.name]
-    left = _untried(contest, strategy, rows, more=more)
-    if not contest.meeting.everywhere(left is None):
-        return left or replace(row, status="unfit", reason=_NOT_ELSEWHERE, code="")
-    if left is not None:
-        return left
-    if contest.is_emulated or contest.spec is None:
-        return _in_this_process(contest, strategy, row, later=later)
-    job = _job(contest, contest.spec, strategy, row, later=later)
-    found = in_own_process(contest.processes, job, is_last=not later)
-    return replace(found, reason=found.reason + more) if found.status == "timed-out" else found
-
-
-def _in_this_process(
-    contest: Contest, strategy: Strategy, row: StrategyOutcome, *, later: Sequence[Strategy]
-) -> StrategyOutcome:
-    """Nothing can end it there, so that one that compiles is tried only where its time is likely to do."""
-    iteration = contest.known.iteration
-    limit = limit_s(strategy, later, iteration, left_s=contest.left_s)
-    if not contest.is_emulated and strategy.compiles and needed_s(strategy, iteration) > limit:
-        reason = f"it is expected to take {needed_s(strategy, iteration):.0f} s, and {limit:.0f} s are left"
-        return replace(row, status="timed-out", reason=reason, code="")
-    terms = Terms(contest.profile)
-    if not contest.is_emulated:
-        observed = _observed(contest.evidence.speed.estimate)
-        terms = Terms(contest.profile, min(MEASURE_S, limit / 6), observed=observed)
-    return carry_out(row, strategy, contest.evidence.session, contest.known, terms=terms)
-
-
-def _untried(
-    contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOutcome], *, more: str
-) -> StrategyOutcome | None:
-    """The row of one that is not tried here; None: it is."""
-    row = rows[strategy.name]
-    if row.status != "planned":
-        return row
-    if not _is_to_try(contest, strategy, rows):
-        return replace(row, status="unfit", reason=_why_not(contest, strategy, rows), code="")
-    if strategy.compiles and contest.is_emulated:
-        return row
-    if contest.left_s <= 0:
-        reason = f"not tried within the budget of {contest.options.budget_s:g} s{more}"
-        return replace(row, status="timed-out", reason=reason, code="")
-    if contest.is_emulated:
-        return None
-    if contest.meeting.has_others:
-        return replace(row, status="unfit", reason=_NO_RANKS, code="")
-    return None
-
-
-def _is_to_try(contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOutcome]) -> bool:
-    return rows[strategy.name].status == "planned" and not _why_not(contest, strategy, rows)
-
-
-def _why_not(contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOutcome]) -> str:
-    """Why one of ours that fits is not tried unless it is asked for; "" where it is.
-
-    A captured whole step may leave it nothing to gain; what has to compile is not tried where it is
-    predicted to be slower than eager; nor are graphs of compiled kernels where those of eager's did not do.
-    """
-    if contest.options.strategies is not None or not strategy.is_ours:
-        return ""
-    whole, predicted = rows.get(WHOLE_NAME), rows[strategy.name].predicted
-    may_beat_whole = strategy.with_eager_kernels == WHOLE_NAME
-    if whole is not None and whole.status == "verified" and not may_beat_whole:
-        return _NOTHING_LEFT
-    eager = rows.get(strategy.with_eager_kernels)
-    if eager is not None and eager.status in ("refused", "wrong"):
-        return _SAME_GRAPHS.format(same=eager.strategy, what=_DID[eager.status])
-    if strategy.compiles and predicted is not None and predicted.mid < 1.0:
-        return _NO_GAIN.format(speedup=ratio_text(predicted.mid), name=strategy.name)
-    return ""
-
-
-def _job(
-    contest: Contest,
-    spec: str,
-    strategy: Strategy,
-    row: StrategyOutcome,
-    *,
-    later: Sequence[Strategy],
-) -> Job:
-    known = contest.known
-    limit = limit_s(strategy, later, known.iteration, left_s=contest.left_s)
-    return Job(
-        profile=contest.profile,
-        spec=spec,
-        options=contest.options,
-        strategy=strategy,
-        row=row,
-        known=dataclasses.replace(known, roots={}, ran=None),
-        measure_s=min(MEASURE_S, limit / 6),
-        time_limit_s=limit,
-        kept_inputs=contest.evidence.session.target.kept_inputs,
-        observed=_observed(contest.evidence.speed.estimate),
-    )
 
 
 class _Said(Struct, frozen=True):

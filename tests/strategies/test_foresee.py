@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.estimate import Calls, Observed, estimate, fitted_speedup
-from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.strategies import side_by_side
 from graphdoctor.strategies.foresee import foresee, share_of
 from graphdoctor.strategies.strategy import Captured, Known
@@ -48,10 +46,7 @@ def test_where_the_eager_step_was_observed_the_prediction_goes_out_from_there(
     measured = msgspec.structs.replace(
         estimate(known.iteration, PROFILE), basis="measured", eager_us=wall, device_busy_us=busy
     )
-    contest: Any = SimpleNamespace(known=known, profile=PROFILE)
-    assert side_by_side._foreseen(contest, fakes.Fake(), measured) == foresee(
-        fakes.Fake(), known, load_profile(measured.gpu), observed=seen
-    )
+    assert side_by_side.observed_by(measured) == seen
 
 
 class HoldsHalf(fakes.Fake):

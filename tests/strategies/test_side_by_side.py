@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -392,9 +393,9 @@ def measured_for(*, budget_s: float) -> float:
     options = AnalyzeOptions(budget_s=budget_s)
     target = SimpleNamespace(kept_inputs=())
     session = SimpleNamespace(target=target)
-    evidence = SimpleNamespace(session=session, speed=SimpleNamespace(estimate=None))
-    contest: Any = SimpleNamespace(
-        options=options, known=known, left_s=budget_s, evidence=evidence, profile=None
-    )
+    evidence: Any = SimpleNamespace(session=session, speed=SimpleNamespace(estimate=None))
+    deadline_s = time.monotonic() + budget_s
+    some: Any = None
+    contest = side_by_side.Contest(evidence, known, options, some, "f.py", deadline_s, some)
     row = outcome("fake", status="planned")
-    return side_by_side._job(contest, "f.py", fakes.Fake(), row, later=[fakes.Wrong()]).measure_s
+    return contest.job("f.py", fakes.Fake(), row, [fakes.Wrong()]).measure_s
