@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import get_args
 
 import torch
 
 from graphdoctor.target.description import Description
-from graphdoctor.target.inputs.fresh import Supply, supply
+from graphdoctor.target.inputs.fresh import supply
 from graphdoctor.target.roots import hooks_of_all, roots_among, roots_of, trains
 from graphdoctor.target.state.tree import leaves
 from graphdoctor.target.state.walk import Walk
@@ -66,20 +67,16 @@ def _from_module(
 ) -> Target:
     model = description.subject
     assert isinstance(model, torch.nn.Module)
-    undo = _way_back(model)
-    try:
+    with ExitStack() as undo:
+        for module in model.modules():  # choosing a mode sets their flags
+            undo.callback(setattr, module, "training", module.training)
         source = description.inputs or _no_inputs(model)
         made = supply(source, kept=_owned({"model": model, **description.state}))
         chosen = mode or ("training" if origin.train_step else "inference")
         step, roots, notes = _step_of(model, origin, chosen, is_ours=description.is_ours)
-    except BaseException:
-        undo()
-        raise
-
-    def back() -> None:
-        undo()
-        close()
-
+        undo.callback(close)
+        back = undo.pop_all().close
+    carried = roots_among(made.described, step)
     return Target(
         name=origin.name,
         file=origin.file,
@@ -87,24 +84,11 @@ def _from_module(
         mode=chosen,
         step=step,
         fresh_inputs=made.make,
-        roots=_without_repeats(
-            {**roots, **description.state, **_carried(made, step), **hooks_of_all()}
-        ),
+        roots=_without_repeats({**roots, **description.state, **carried, **hooks_of_all()}),
         notes=(*description.notes, *made.notes, *notes),
         close=back,
         variation=made.variation,
     )
-
-
-def _way_back(model: torch.nn.Module) -> Callable[[], None]:
-    """Puts the training flags back: choosing a mode for a given module sets them."""
-    flags = [(module, module.training) for module in model.modules()]
-
-    def restore() -> None:
-        for module, training in flags:
-            module.training = training
-
-    return restore
 
 
 def _step_of(
@@ -146,7 +130,8 @@ def _from_step(
     own = roots_of(step)
     found = {**description.state, **own}
     made = supply(description.inputs or _no_inputs(step), kept=_owned(found))
-    roots = _without_repeats({**description.state, **_carried(made, step), **own, **hooks_of_all()})
+    carried = roots_among(made.described, step)
+    roots = _without_repeats({**description.state, **carried, **own, **hooks_of_all()})
     is_training = trains(step, roots)
     notes = [*description.notes, *made.notes]
     if mode == "inference" and is_training:
@@ -192,10 +177,6 @@ def _owned(roots: Mapping[str, object]) -> frozenset[int]:
         elif isinstance(value, torch.optim.Optimizer):
             owned.update(id(p) for group in value.param_groups for p in group["params"])
     return frozenset(owned)
-
-
-def _carried(made: Supply, step: object) -> dict[str, object]:
-    return roots_among(made.described, step)
 
 
 def _without_repeats(roots: Mapping[str, object]) -> dict[str, object]:
@@ -251,7 +232,4 @@ def _loss_of(output: object) -> torch.Tensor:
             "the module has no floating output with a gradient to train on; use --mode inference, "
             "or describe the training step with graphdoctor_target()"
         )
-    loss = terms[0]
-    for term in terms[1:]:
-        loss = loss + term
-    return loss
+    return reduce(torch.add, terms)

@@ -63,16 +63,13 @@ _GRAPHDOCTOR_TARGET = Form(
 )
 
 
-def _describe_get_model(source: Source) -> Description:
-    """`get_model()` together with `get_inputs()`."""
-    described = describe(call(source.get("get_model")), what="get_model()")
-    return replace(described, inputs=source.called("get_inputs"))
-
-
 _GET_MODEL = Form(
     "get_model() + get_inputs()",
     lambda outline: outline.has("get_model", "get_inputs"),
-    _describe_get_model,
+    lambda source: replace(
+        describe(call(source.get("get_model")), what="get_model()"),
+        inputs=source.called("get_inputs"),
+    ),
 )
 
 

@@ -8,7 +8,8 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +19,6 @@ import torch
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import SHAPES, Description, describe, is_step_object
 from graphdoctor.target.forms import FORMS, ONLY_MODULE, Source, call, init_inputs
-from graphdoctor.target.inputs.fresh import Called
 from graphdoctor.target.inputs.requested import BatchArgument, InputSpec, parse_input
 from graphdoctor.target.outline import Outline, outline
 from graphdoctor.target.target import Inputs, Target
@@ -81,7 +81,11 @@ def run_file(path: Path) -> ModuleType:
     transformers look classes' modules up; else under a private one. A file of a package that
     imports from it by dots is imported as the package's module, which needs the package.
     """
-    package = _package_of(path) if _has_relative_imports(path) else ""
+    package = ""
+    with suppress(OSError, SyntaxError, ValueError, RecursionError):  # whoever runs it says why
+        nodes = ast.walk(ast.parse(path.read_bytes()))
+        if any(isinstance(node, ast.ImportFrom) and node.level for node in nodes):
+            package = _package_of(path)
     if package:
         with user_code(f"importing {path.name}"):
             module = importlib.import_module(f"{package}.{path.stem}")
@@ -141,30 +145,11 @@ def _project_folders(folder: Path) -> Iterator[Path]:
             return
 
 
-def _has_relative_imports(path: Path) -> bool:
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return False  # whoever runs it says why
-    return any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree))
-
-
 TEMPLATE = """\
 def graphdoctor_target():
     model = MyModel().cuda().eval()  # FILL IN: import your model, and build it
     inputs = (torch.randn(8, 3, 224, 224, device="cuda"),)  # FILL IN: what forward() takes
     return model, inputs  # or, for training: return step, (data, label)"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What was asked: which object of which file, how to run it, on what inputs and batch size."""
-
-    where: str
-    name: str | None
-    mode: Mode | None
-    specs: tuple[InputSpec, ...]
-    batch: BatchArgument
 
 
 def resolve(
@@ -178,59 +163,50 @@ def resolve(
     """
     where, name = split(spec)
     specs = tuple(parse_input(text) for text in inputs)
-    request = _Request(where, name, mode, specs, BatchArgument(batch))
-    found = _of_file(request) if is_file(where) else _of_module(request)
-    return replace(found, sized_by=request.batch.taken_by)
-
-
-def _of_file(request: _Request) -> Target:
-    path = Path(request.where)
-    found = outline(path)
-    _check(found, request)
-    workspace = Workspace(path.resolve().parent, request.where)
-    return _described(request, workspace, lambda: run_file(path.resolve()), found)
-
-
-def _of_module(request: _Request) -> Target:
-    workspace = Workspace(Path.cwd(), request.where)
-    nothing_known = Outline(frozenset(), (), has_star_import=False)
-    return _described(request, workspace, lambda: import_module(request.where), nothing_known)
-
-
-def _described(
-    request: _Request, workspace: Workspace, load: Callable[[], ModuleType], found: Outline
-) -> Target:
-    """Load the user's code and build what it describes; the workspace stays until the target is closed."""
+    found = Outline(frozenset(), (), has_star_import=False)  # of a module nothing is known yet
+    path = Path(where).resolve() if is_file(where) else None
+    if path is not None:
+        found = outline(Path(where))
+        _check(found, where, name, specs)
+    workspace = Workspace(path.parent if path is not None else Path.cwd(), where)
     try:
-        module = load()
+        module = run_file(path) if path is not None else import_module(where)
         live = replace(found, names=frozenset(vars(module)), has_star_import=False)
-        source = Source(module, live, request.mode, request.specs, request.batch)
-        description, entry = _describe(source, request)
-        return build(
-            description, _origin(source, request, entry), mode=request.mode, close=workspace.close
+        source = Source(module, live, mode, specs, BatchArgument(batch))
+        description, entry = _describe(source, where, name)
+        uses_functions = mode != "inference"
+        stem = Path(where).stem if path is not None else where
+        origin = Origin(
+            name=stem if name is None else f"{stem}:{name}",
+            file=where if path is not None else module.__file__ or "",
+            entry=entry,
+            train_step=_function(source, "train_step") if uses_functions else None,
+            get_optimizer=_function(source, "get_optimizer") if uses_functions else None,
         )
+        target = build(description, origin, mode=mode, close=workspace.close)
+        return replace(target, sized_by=source.batch.taken_by)
     except BaseException:
         workspace.close()
         raise
 
 
-def _check(found: Outline, request: _Request) -> None:
+def _check(found: Outline, where: str, name: str | None, specs: tuple[InputSpec, ...]) -> None:
     """Refuse, before anything runs, a file that cannot have what was asked for."""
-    if request.name is not None:
-        first = request.name.partition(".")[0]
+    if name is not None:
+        first = name.partition(".")[0]
         if not found.has(first):
             known = sorted(n for n in found.names if not n.startswith("_"))
             there = ", ".join(known) or "nothing"
-            raise UsageError(f"{request.where} has no {first}; it has {there}{meant(first, known)}")
+            raise UsageError(f"{where} has no {first}; it has {there}{meant(first, known)}")
         return
     forms = [form for form in FORMS if form.matches(found)]
     if not forms:
-        raise no_target(request.where)
-    if forms == [ONLY_MODULE] and not request.specs:
+        raise no_target(where)
+    if forms == [ONLY_MODULE] and not specs:
         names = ", ".join(cls.name for cls in found.classes if cls.may_be_module)
         raise UsageError(
-            f"{request.where} does not say what the inputs of {names} are: fill in the target that"
-            f" `graphdoctor init {request.where}` writes, or add each input, such as --input 8x3x224x224:float32"
+            f"{where} does not say what the inputs of {names} are: fill in the target that"
+            f" `graphdoctor init {where}` writes, or add each input, such as --input 8x3x224x224:float32"
         )
 
 
@@ -242,35 +218,20 @@ def no_target(where: str) -> UsageError:
     )
 
 
-def _describe(source: Source, request: _Request) -> tuple[Description, str]:
-    if request.name is not None:
-        description, entry = describe_named(source, request.name)
+def _describe(source: Source, where: str, name: str | None) -> tuple[Description, str]:
+    if name is not None:
+        description, entry = describe_named(source, name)
     else:
         form = next((each for each in FORMS if each.matches(source.outline)), None)
         if form is None:
-            raise no_target(request.where)
+            raise no_target(where)
         description, entry = form.describe(source), form.entry
-    return _with_given_inputs(description, request.specs), entry
-
-
-def _with_given_inputs(description: Description, specs: tuple[InputSpec, ...]) -> Description:
-    if not specs:
-        return description
-    drawn = Inputs(tuple(spec.draw() for spec in specs))
-    replaced = ("the inputs are those of --input",) if description.inputs is not None else ()
-    return replace(description, inputs=drawn, notes=(*description.notes, *replaced))
-
-
-def _origin(source: Source, request: _Request, entry: str) -> Origin:
-    stem = Path(request.where).stem if is_file(request.where) else request.where
-    uses_functions = request.mode != "inference"
-    return Origin(
-        name=stem if request.name is None else f"{stem}:{request.name}",
-        file=request.where if is_file(request.where) else source.module.__file__ or "",
-        entry=entry,
-        train_step=_function(source, "train_step") if uses_functions else None,
-        get_optimizer=_function(source, "get_optimizer") if uses_functions else None,
-    )
+    if source.specs:
+        drawn = Inputs(tuple(spec.draw() for spec in source.specs))
+        replaced = ("the inputs are those of --input",) if description.inputs is not None else ()
+        notes = (*description.notes, *replaced)
+        description = replace(description, inputs=drawn, notes=notes)
+    return description, entry
 
 
 def _function(source: Source, name: str) -> Callable[..., object] | None:
@@ -293,7 +254,9 @@ def describe_named(source: Source, name: str) -> tuple[Description, str]:
     else:
         description, entry = describe(value, what=name), name
     if description.inputs is None and not source.specs:
-        description = replace(description, inputs=_inputs_beside(source))
+        beside = [n for n in ("get_inputs", "get_example_inputs") if source.outline.has(n)]
+        if beside:
+            description = replace(description, inputs=source.called(beside[0]))
     return description, entry
 
 
@@ -315,13 +278,6 @@ def _from_class(source: Source, cls: type, name: str) -> Description:
             f"{name} is a class of neither a module nor a step, but a target is {SHAPES}"
         )
     return describe(made, what=f"{name}()")
-
-
-def _inputs_beside(source: Source) -> Called | None:
-    for name in ("get_inputs", "get_example_inputs"):
-        if source.outline.has(name):
-            return source.called(name)
-    return None
 
 
 def from_object(obj: object, *args: object, mode: Mode | None = None, **kwargs: object) -> Target:

@@ -68,7 +68,8 @@ def _bound_arguments(step: object) -> dict[str, object]:
 
 def roots_among(inputs: Inputs, step: object) -> dict[str, object]:
     """Inputs that carry state: modules, optimizers, caches; named after the step's parameters."""
-    names = _parameter_names(step)
+    code = step.__code__ if isinstance(step, FunctionType) else None
+    names = code.co_varnames[: code.co_argcount] if code is not None else ()
     named: dict[str, object] = {}
     for index, arg in enumerate(inputs.args):
         name = names[index] if index < len(names) else f"inputs[{index}]"
@@ -76,12 +77,6 @@ def roots_among(inputs: Inputs, step: object) -> dict[str, object]:
     for name, arg in inputs.kwargs.items():
         named.update(_stateful_leaves(name, arg))
     return named
-
-
-def _parameter_names(step: object) -> tuple[str, ...]:
-    if isinstance(step, FunctionType):
-        return step.__code__.co_varnames[: step.__code__.co_argcount]
-    return ()
 
 
 def _stateful_leaves(name: str, arg: object) -> dict[str, object]:
