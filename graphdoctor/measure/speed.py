@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -147,50 +148,54 @@ def time_step(
 ) -> Speed:
     """Predict from the recording; on a GPU, measure, and estimate from what the profiler saw."""
     predicted, lanes = _predicted(recording, plan, captured, profile)
+    inputs, meeting = session.inputs(0), session.device.meeting
+
+    def eager() -> object:
+        return session.call(inputs)
+
+    def profiled_eager() -> ProfiledRun:
+        with session.start.around():
+            return _profiled(EAGER, eager, session, options)
+
     if session.device.kind == "emulated":
         wanted = options.trace_dir is not None
-        return Speed(predicted, lanes, runs=(_eager_run(session, options),) if wanted else ())
+        return Speed(predicted, lanes, runs=(profiled_eager(),) if wanted else ())
     # Findings of one rank may leave it alone without a graph: it would not come to the others' collectives.
-    step = captured.step if session.device.meeting.everywhere(captured.step is not None) else None
-    measurement = _measured(session, step) if step is not None else None
-    eager = _eager_run(session, options)
-    if session.device.meeting.has_others:
-        measurement = _with_skew(measurement, eager, session, step, options)
-        runs: tuple[ProfiledRun, ...] = (eager,) if options.trace_dir else ()
-        limits: tuple[str, ...] = ()
-    else:
-        runs, limits = _kept(eager, session, step, options)
+    step = captured.step if meeting.everywhere(captured.step is not None) else None
+    with session.start.around():
+        if step is not None:
+            # A replay with the inputs copied into place, which is what a caller has to do.
+            fast: Callable[[], object] = partial(step.call, inputs)
+            budget_s = _BUDGET_S
+            blocks = blocks_for(step, verified_calls=len(session.batches))
+        else:
+            # The step's own time. The recording has shown that so many calls in a row work, and nothing more.
+            fast, budget_s = eager, _BUDGET_S / 4
+            blocks = Blocks(most_calls=len(session.batches), prepare=session.start.restore)
+        timed = measure(eager, fast, budget_s=budget_s, blocks=blocks, meeting=meeting)
+    measurement = timed if step is not None else None
+    run = profiled_eager()
+    trace = run.profile.trace
+    runs: tuple[ProfiledRun, ...] = (run,) if options.trace_dir is not None else ()
+    limits: tuple[str, ...] = ()
+    if step is not None and meeting.has_others:
+        replays = _captured_run(session, step, options)
+        measurement = replace(timed, skew=launch_skew(trace, replays.profile.trace, meeting))
+    elif step is not None and options.trace_dir is not None:
+        try:
+            runs = (run, _captured_run(session, step, options))
+        except RuntimeError as error:
+            limits = (f"The replay of the graph could not be profiled: {error}",)
     found: Estimate | None
     try:
-        wall_us = measurement.eager_us if measurement is not None else _wall_us(session)
-        if session.device.meeting.has_others:
-            traced = eager.profile.trace
-            found = estimate_of_ranks(
-                traced,
-                wall_us,
-                profile,
-                steps=steps_to_profile(session),
-                meeting=session.device.meeting,
-            )
+        if meeting.has_others:
+            steps = steps_to_profile(session)
+            found = estimate_of_ranks(trace, timed.eager_us, profile, steps=steps, meeting=meeting)
         else:
-            found = estimate_from_trace(eager.profile.trace, wall_us, profile)
+            found = estimate_from_trace(trace, timed.eager_us, profile)
     except UsageError as error:
         return Speed(predicted, lanes, measurement, runs, (str(error), *limits))
     return Speed(found or predicted, lanes, measurement, runs, limits)
-
-
-def _with_skew(
-    measurement: Measurement | None,
-    eager: ProfiledRun,
-    session: Session,
-    step: CapturedStep | None,
-    options: AnalyzeOptions,
-) -> Measurement | None:
-    if measurement is None or step is None:
-        return measurement
-    captured = _captured_run(session, step, options)
-    skew = launch_skew(eager.profile.trace, captured.profile.trace, session.device.meeting)
-    return replace(measurement, skew=skew)
 
 
 def _predicted(
@@ -216,72 +221,18 @@ def _predicted(
     return found, step_lanes(iteration, profile, regions, names=names)
 
 
-def _measured(session: Session, step: CapturedStep) -> Measurement:
-    """Eager against a replay with the inputs copied into place, which is what a caller has to do."""
-    inputs = session.inputs(0)
-    with session.start.around():
-        blocks = blocks_for(step, verified_calls=len(session.batches))
-        return measure(
-            lambda: session.call(inputs),
-            lambda: step.call(inputs),
-            budget_s=_BUDGET_S,
-            blocks=blocks,
-            meeting=session.device.meeting,
-        )
-
-
-def _wall_us(session: Session) -> float:
-    """The step's own wall time, where there is no graph to compare it with."""
-    inputs = session.inputs(0)
-    with session.start.around():
-        # The recording has shown that so many calls in a row work, and nothing more.
-        blocks = Blocks(most_calls=len(session.batches), prepare=session.start.restore)
-        same = measure(
-            lambda: session.call(inputs),
-            lambda: session.call(inputs),
-            budget_s=_BUDGET_S / 4,
-            blocks=blocks,
-            meeting=session.device.meeting,
-        )
-        return same.eager_us
-
-
-def _eager_run(session: Session, options: AnalyzeOptions) -> ProfiledRun:
-    inputs = session.inputs(0)
-    with session.start.around():
-        found = profile_step(
-            lambda: session.call(inputs),
-            steps=steps_to_profile(session),
-            trace_dir=_folder(options, EAGER),
-        )
-        return ProfiledRun(EAGER, found)
-
-
-def _kept(
-    eager: ProfiledRun, session: Session, step: CapturedStep | None, options: AnalyzeOptions
-) -> tuple[tuple[ProfiledRun, ...], tuple[str, ...]]:
-    """The runs whose traces were asked for, and why one of them is missing."""
-    if options.trace_dir is None:
-        return (), ()
-    if step is None:
-        return (eager,), ()
-    try:
-        return (eager, _captured_run(session, step, options)), ()
-    except RuntimeError as error:
-        return (eager,), (f"The replay of the graph could not be profiled: {error}",)
+def _profiled(
+    name: str, call: Callable[[], object], session: Session, options: AnalyzeOptions
+) -> ProfiledRun:
+    folder = Path(options.trace_dir) / name if options.trace_dir is not None else None
+    return ProfiledRun(name, profile_step(call, steps=steps_to_profile(session), trace_dir=folder))
 
 
 def _captured_run(session: Session, step: CapturedStep, options: AnalyzeOptions) -> ProfiledRun:
     """Replays with the inputs copied into place, each from the state of the capture."""
-    inputs = session.inputs(0)
     step.start.restore()
     try:
-        found = profile_step(
-            lambda: step.call(inputs),
-            steps=steps_to_profile(session),
-            trace_dir=_folder(options, CAPTURED),
-        )
-        return ProfiledRun(CAPTURED, found)
+        return _profiled(CAPTURED, partial(step.call, session.inputs(0)), session, options)
     finally:
         session.start.restore()
 
@@ -289,10 +240,6 @@ def _captured_run(session: Session, step: CapturedStep, options: AnalyzeOptions)
 def steps_to_profile(session: Session) -> int:
     """As many as the recording has shown to work in a row, less the one that does not count."""
     return max(1, min(_PROFILED_STEPS, len(session.batches) - 1))
-
-
-def _folder(options: AnalyzeOptions, run: str) -> Path | None:
-    return Path(options.trace_dir) / run if options.trace_dir is not None else None
 
 
 _P95 = 0.95

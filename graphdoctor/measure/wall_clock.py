@@ -180,7 +180,11 @@ def measure(
     states.append(gpu_state())
     timed += _time_pairs(eager, graphed, plan=second, timer=timer)
     states.append(gpu_state())
-    timed, ranks = _slowest(timed, meeting)
+    ranks = meeting.answers(timed, list[Pair])
+    timed = [  # each block as it was on the slowest rank, which the others wait for
+        Pair(max(pair.eager_s for pair in pairs), max(pair.graphed_s for pair in pairs))
+        for pairs in zip(*ranks, strict=True)
+    ]
     interval = median_interval([pair.ratio for pair in timed], confidence=CONFIDENCE)
     own = median_interval([pair.graphed_s * 1e6 for pair in timed], confidence=CONFIDENCE)
     return Measurement(
@@ -195,19 +199,9 @@ def measure(
         word=word_for(interval),
         gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU",
         clock_note=clock_note(states),
-        ranks=ranks,
+        ranks=len(ranks),
         graph_interval_us=(own.low, own.high),
     )
-
-
-def _slowest(timed: list[Pair], meeting: Meeting) -> tuple[list[Pair], int]:
-    """Each block as it was on the slowest rank, which the others wait for; and how many ranks there are."""
-    ranks = meeting.answers(timed, list[Pair])
-    slowest = [
-        Pair(max(pair.eager_s for pair in pairs), max(pair.graphed_s for pair in pairs))
-        for pairs in zip(*ranks, strict=True)
-    ]
-    return slowest, len(ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,13 +243,9 @@ def _plan(eager: Step, graphed: Step, *, budget_s: float, timer: _Timer) -> Plan
 def _time_pairs(eager: Step, graphed: Step, *, plan: Plan, timer: _Timer) -> list[Pair]:
     timed = []
     for eager_first in plan.eager_first:
-        if eager_first:
-            eager_s = timer.block_s(eager, plan.calls)
-            graphed_s = timer.block_s(graphed, plan.calls)
-        else:
-            graphed_s = timer.block_s(graphed, plan.calls)
-            eager_s = timer.block_s(eager, plan.calls)
-        timed.append(Pair(eager_s, graphed_s))
+        order = (eager, graphed) if eager_first else (graphed, eager)
+        times_s = [timer.block_s(step, plan.calls) for step in order]
+        timed.append(Pair(*(times_s if eager_first else times_s[::-1])))
     return timed
 
 

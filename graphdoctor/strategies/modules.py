@@ -24,7 +24,6 @@ from graphdoctor.partition.regions import FEWEST_LAUNCHES
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.strategy import Built, CannotBuild, Captured, Known, Strategy
 from graphdoctor.target import Inputs
-from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op
 
@@ -197,11 +196,8 @@ class ModuleChoice:
     @cached_property
     def _safe(self) -> tuple[str, ...]:
         safe = self._known.safe_modules
-        safe = (
-            ("", *[path for path in self._known.safe_modules if path not in self._in_root])
-            if self._root_is_safe
-            else safe
-        )
+        if self._root_is_safe:
+            safe = ("", *(path for path in safe if path not in self._in_root))
         return tuple(path for path in safe if path not in self.varying)
 
     def is_worth(self, path: str) -> bool:
@@ -240,21 +236,17 @@ class ModuleChoice:
         for op in self._known.iteration.ops:
             if not op.is_cuda:
                 continue
-            owner = self._chosen_owner(op)
-            if owner is not None:
-                if owner != open_for:
+            in_module = op.phase in ("forward", "backward")
+            owners = self._owners(op) if in_module else ()
+            path = next((path for path in owners if path in self.chosen), None)
+            if path is not None:
+                if open_for != (path, op.phase):
                     found.append([])
                 found[-1].append(op.index)
-                open_for = owner
+                open_for = path, op.phase
             elif launches(op):
                 open_for = None
         return found
-
-    def _chosen_owner(self, op: Op) -> tuple[str, str] | None:
-        if op.phase not in ("forward", "backward"):
-            return None
-        path = next((path for path in self._owners(op) if path in self.chosen), None)
-        return None if path is None else (path, op.phase)
 
     @cached_property
     def _in_root(self) -> frozenset[str]:
@@ -270,10 +262,7 @@ class ModuleChoice:
         if "" not in self.modules:
             return False
         harmful = (f for f in self._known.findings if f.effect != "replay-is-slow")
-        return not any(map(self._finding_is_in_root, harmful))
-
-    def _finding_is_in_root(self, finding: Finding) -> bool:
-        return self._is_in_root(finding.module, finding.location, finding.stack)
+        return not any(self._is_in_root(f.module, f.location, f.stack) for f in harmful)
 
     def _is_in_root(
         self, module: str, location: Location | None, stack: tuple[Location, ...]
@@ -282,19 +271,15 @@ class ModuleChoice:
             return False
         if any(module == path or module.startswith(f"{path}.") for path in self._in_root):
             return True
-        return not module and any(map(self._is_line_of_root, (location, *stack)))
-
-    def _is_line_of_root(self, location: Location | None) -> bool:
-        if location is None or self._root_lines is None:
-            return False
         file, lines = self._root_lines
-        return location.file == file and location.line in lines
+        places = (at for at in (location, *stack) if at is not None)
+        return not module and any(at.file == file and at.line in lines for at in places)
 
     @cached_property
-    def _root_lines(self) -> tuple[str, range] | None:
-        """The lines of the model's forward."""
+    def _root_lines(self) -> tuple[str, range]:
+        """The lines of the model's forward; none if it is no function of Python's."""
         code = getattr(getattr(self.modules[""], "forward", None), "__code__", None)
         if code is None:
-            return None
+            return "", range(0)
         last = max((line for *_, line in code.co_lines() if line is not None), default=0)
         return code.co_filename, range(code.co_firstlineno, last + 1)

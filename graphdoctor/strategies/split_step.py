@@ -52,10 +52,35 @@ class SplitStep(Strategy):
     title = "CUDA graphs between the optimizer, scheduler and scaler calls, which run eagerly"
 
     def reason_against(self, known: Known) -> str:
-        return reason_against(known)
+        """Why it is not worth trying, in one sentence; the capture itself looks more closely."""
+        if known.mode != "training":
+            return "it splits training steps, and this step does not train"
+        if not any(_optimizers(known)):
+            return "it splits a step at its optimizer, and the step's state has none"
+        for finding in _blocking(known.findings):
+            if finding.rule not in _RULES_OF_GLUE and not any(
+                has_glue_call(place) or has_reading_call(place) for place in _lines_of(finding)
+            ):
+                return (
+                    f"{finding.rule}{bracketed(finding.location)} would be inside a graph: split-step runs only"
+                    " optimizer, scheduler and scaler calls between its graphs"
+                )
+        return ""
 
     def regions(self, known: Known) -> Regions | None:
-        return regions_of(known)
+        """The operators between the calls; those of the optimizers are a graph too where they may be."""
+        as_graph = all(_has_graph(known, optimizer) for optimizer in _optimizers(known))
+        regions: list[list[int]] = []
+        before = ""
+        for op in known.iteration.ops:
+            kind = _kind(op)
+            if kind == "graph" or (kind == "optimizer" and as_graph):
+                if kind != before:
+                    regions.append([])
+                regions[-1].append(op.index)
+            before = kind
+        launching = {op.index for op in known.iteration.ops if not op.is_view}
+        return [region for region in regions if not launching.isdisjoint(region)]
 
     def calls(self, known: Known) -> Calls:
         return Calls(glue=len(glue_objects(known.roots)))
@@ -65,7 +90,29 @@ class SplitStep(Strategy):
         return split(session, known)
 
     def code(self, known: Known) -> str:
-        return code_for(known)
+        """Lines that do it by hand: the graph of forward and backward, and the calls after it."""
+        objects = list(glue_objects(known.roots).values())
+        scaled = any(isinstance(value, torch.amp.GradScaler) for value in objects)
+        backward = "scaler.scale(loss).backward()" if scaled else "loss.backward()"
+        tensors = [leaf for leaf in known.iteration.inputs if isinstance(leaf.value, TensorUse)]
+        loss = _LOSS_OF_PAIR if len(tensors) == 2 else _LOSS
+        warm_ups = warm_ups_for(known.roots)
+        lines = [_GRAPH.format(loss=loss, backward=backward, warm_ups=warm_ups)]
+        several = len(_optimizers(known)) > 1
+        if scaled:
+            lines.append("    scaler.unscale_(optimizer)  # then clip here, if you clip\n")
+            lines.append("    scaler.step(optimizer)  # reads whether a gradient overflowed\n")
+            lines.append("    scaler.update()\n")
+        elif several:
+            lines.append("    optimizer.step()  # and the others, in the order of your step\n")
+        else:
+            lines.append("    optimizer.step()  # clip before it, if you clip\n")
+        if any(isinstance(value, torch.optim.lr_scheduler.LRScheduler) for value in objects):
+            lines.append("    scheduler.step()\n")
+        if _goes_on(known.iteration):
+            lines.append("    ...  # the rest of your step\n")
+        lines.append("    return static_loss.clone()  # the next replay writes over static_loss\n")
+        return "".join(lines)
 
 
 def split(
@@ -158,23 +205,6 @@ _RULES_OF_GLUE = frozenset(rule.id for rule in ALL_RULES if rule.is_glue)
 _READS = frozenset({"_local_scalar_dense"})
 
 
-def reason_against(known: Known) -> str:
-    """Why it is not worth trying, in one sentence; the capture itself looks more closely."""
-    if known.mode != "training":
-        return "it splits training steps, and this step does not train"
-    if not any(_optimizers(known)):
-        return "it splits a step at its optimizer, and the step's state has none"
-    for finding in _blocking(known.findings):
-        if finding.rule not in _RULES_OF_GLUE and not any(
-            has_glue_call(place) or has_reading_call(place) for place in _lines_of(finding)
-        ):
-            return (
-                f"{finding.rule}{bracketed(finding.location)} would be inside a graph: split-step runs only"
-                " optimizer, scheduler and scaler calls between its graphs"
-            )
-    return ""
-
-
 def first_outside(findings: Iterable[Finding], places: Iterable[Place]) -> Finding | None:
     """The first finding that was made in none of these calls."""
     lines = {(place.location.file, place.location.line) for place in places if place.location}
@@ -197,22 +227,6 @@ def _lines_of(finding: Finding) -> Iterator[Location]:
 def _optimizers(known: Known) -> list[torch.optim.Optimizer]:
     objects = glue_objects(known.roots).values()
     return [value for value in objects if isinstance(value, torch.optim.Optimizer)]
-
-
-def regions_of(known: Known) -> Regions | None:
-    """The operators between the calls; those of the optimizers are a graph too where they may be."""
-    as_graph = all(_has_graph(known, optimizer) for optimizer in _optimizers(known))
-    regions: list[list[int]] = []
-    before = ""
-    for op in known.iteration.ops:
-        kind = _kind(op)
-        if kind == "graph" or (kind == "optimizer" and as_graph):
-            if kind != before:
-                regions.append([])
-            regions[-1].append(op.index)
-        before = kind
-    launching = {op.index for op in known.iteration.ops if not op.is_view}
-    return [region for region in regions if not launching.isdisjoint(region)]
 
 
 def _kind(op: Op) -> str:
@@ -267,32 +281,6 @@ def fast_step(*data):
 
 _LOSS_OF_PAIR = "loss_function(model(static_inputs[0]), static_inputs[1])"
 _LOSS = "loss_function(model, *static_inputs)"
-
-
-def code_for(known: Known) -> str:
-    """Lines that do it by hand: the graph of forward and backward, and the calls after it."""
-    objects = list(glue_objects(known.roots).values())
-    scaled = any(isinstance(value, torch.amp.GradScaler) for value in objects)
-    backward = "scaler.scale(loss).backward()" if scaled else "loss.backward()"
-    tensors = [leaf for leaf in known.iteration.inputs if isinstance(leaf.value, TensorUse)]
-    loss = _LOSS_OF_PAIR if len(tensors) == 2 else _LOSS
-    warm_ups = warm_ups_for(known.roots)
-    lines = [_GRAPH.format(loss=loss, backward=backward, warm_ups=warm_ups)]
-    several = len(_optimizers(known)) > 1
-    if scaled:
-        lines.append("    scaler.unscale_(optimizer)  # then clip here, if you clip\n")
-        lines.append("    scaler.step(optimizer)  # reads whether a gradient overflowed\n")
-        lines.append("    scaler.update()\n")
-    elif several:
-        lines.append("    optimizer.step()  # and the others, in the order of your step\n")
-    else:
-        lines.append("    optimizer.step()  # clip before it, if you clip\n")
-    if any(isinstance(value, torch.optim.lr_scheduler.LRScheduler) for value in objects):
-        lines.append("    scheduler.step()\n")
-    if _goes_on(known.iteration):
-        lines.append("    ...  # the rest of your step\n")
-    lines.append("    return static_loss.clone()  # the next replay writes over static_loss\n")
-    return "".join(lines)
 
 
 def _goes_on(iteration: Iteration) -> bool:
