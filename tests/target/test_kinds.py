@@ -9,7 +9,7 @@ import functools
 import queue
 import random
 import threading
-from types import CellType, MappingProxyType
+from types import CellType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from graphdoctor.target.state.kinds.callables import (
     Partial,
     Reference,
 )
-from graphdoctor.target.state.kinds.containers import Deque, Dict, Fixed, List, Set, Tuple, View
+from graphdoctor.target.state.kinds.containers import Deque, Dict, Fixed, List, Set, Tuple
 from graphdoctor.target.state.kinds.kind import Kind
 from graphdoctor.target.state.kinds.objects import (
     Inert,
@@ -93,7 +93,6 @@ EXAMPLES: list[tuple[object, type[Kind]]] = [
     (collections.deque([1]), Deque),
     ({1}, Set),
     (frozenset(), Fixed),
-    (MappingProxyType({}), View),
     (lambda: None, Function),
     (MODULE.forward, Method),
     (CellType(1), Cell),

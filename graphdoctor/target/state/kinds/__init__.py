@@ -23,7 +23,6 @@ FAMILIES: tuple[type[Kind], ...] = (
     containers.Tuple,
     containers.Deque,
     containers.Set,
-    containers.View,
     containers.Fixed,
     callables.Function,
     callables.Method,

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from graphdoctor.target.state.attributes import SCALARS, is_data
@@ -30,9 +29,7 @@ from graphdoctor.target.state.saved_tensor import Saving
 
 # More items than this are a data set, which costs too much to look at after every step.
 _DATA = 1 << 22
-_BUILTINS = frozenset(
-    {dict, defaultdict, MappingProxyType, list, tuple, deque, set, frozenset, OrderedDict}
-)
+_BUILTINS = frozenset({dict, defaultdict, list, tuple, deque, set, frozenset, OrderedDict})
 _FLATTENED = frozenset(
     {"_parameters", "_buffers", "_modules"}
 )  # of modules, whose attributes they are
@@ -83,7 +80,7 @@ class Dict(Container):
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
-        self.read: Any = (cls if cls is MappingProxyType else dict_of(cls)).items
+        self.read: Any = dict_of(cls).items
 
     def items(self, visit: Visit, walk: Surroundings) -> Iterator[Visit]:
         path, value, shown = visit
@@ -223,16 +220,3 @@ class Tuple(Sequence, Fixed):
             return tuple.__new__(self.cls, parts)
         except TypeError:  # what torch.max returns, and torch.Size
             return self.cls(parts)
-
-
-class View(Dict, Fixed):
-    """A read-only view of another mapping."""
-
-    types: ClassVar[tuple[type, ...]] = (MappingProxyType,)
-    save = Fixed.save
-
-    def node(self, value: Any, into_objects: bool) -> Node:
-        return replace(super().node(value, into_objects), put=None)
-
-    def blank(self, value: Any, parts: Any) -> object:
-        return MappingProxyType(dict(zip(value, parts, strict=True)))
