@@ -142,7 +142,7 @@ def _replay(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 def _segments(model: nn.Module, x: torch.Tensor, mode: str) -> dict[str, float]:
     from graphdoctor.graphs.segments import Segments
     from graphdoctor.graphs.segments.backend import settings
-    from graphdoctor.strategies.compilers.dynamo import forget_compiled
+    from graphdoctor.strategies.compilers.compiler import forget_compiled
 
     backend = Segments()
     with settings():

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphdoctor.partition.dependencies import Value, value_of
+from graphdoctor.partition.hazards import Value, value_of
 from graphdoctor.values.errors import CannotDoItHere
 from graphdoctor.values.recording import Arg, Iteration, Op, Opaque, TensorUse
 

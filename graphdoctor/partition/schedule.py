@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphdoctor.estimate import launches
-from graphdoctor.partition.dependencies import predecessors
-from graphdoctor.partition.hazards import Hazards
+from graphdoctor.partition.hazards import Hazards, predecessors
 from graphdoctor.values.recording import Op
 
 _BEFORE_ALL = -1

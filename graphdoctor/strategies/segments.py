@@ -12,7 +12,7 @@ from graphdoctor.graphs.segments import Segments as SegmentsBackend
 from graphdoctor.graphs.segments.backend import settings
 from graphdoctor.graphs.segments.split import SegmentsPlan
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.compilers.dynamo import (
+from graphdoctor.strategies.compilers.compiler import (
     check_device,
     dynamo_errors,
     forget_compiled,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphdoctor.partition.dependencies import is_host_read, predecessors, value_of
+from graphdoctor.partition.hazards import is_host_read, predecessors, value_of
 from graphdoctor.values.recording import Op
 from tests.support.builders import op, tensor
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.partition import PlannedRegion, partition
-from graphdoctor.partition.dependencies import is_host_read
-from graphdoctor.partition.hazards import Signatures, cutting, hazards
+from graphdoctor.partition.hazards import Signatures, cutting, hazards, is_host_read
 from graphdoctor.partition.partition import dependencies
 from graphdoctor.partition.schedule import schedule
 from graphdoctor.rules.rule import Hit

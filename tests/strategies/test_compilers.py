@@ -15,8 +15,8 @@ from graphdoctor.strategies.compilers.compiler import (
     CudaGraphs,
     MaxAutotune,
     ReduceOverhead,
+    Skips,
 )
-from graphdoctor.strategies.compilers.dynamo import Skips
 from graphdoctor.strategies.compilers.models import models_of
 from graphdoctor.strategies.strategy import CannotBuild, Known
 from graphdoctor.target.state.snapshot import named_state

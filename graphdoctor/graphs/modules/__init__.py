@@ -18,7 +18,7 @@ What this package promises:
 
 from __future__ import annotations
 
-from graphdoctor.graphs.modules.captured_call import Choices
+from graphdoctor.graphs.modules.call_graphs import Choices
 from graphdoctor.graphs.modules.graph_modules import (
     graph_modules,
     graphed_already,

@@ -9,12 +9,14 @@ import torch
 
 from graphdoctor.graphs.cause import in_words, location_of, true_cause
 from graphdoctor.graphs.guards import Guard, Modes, all_hooks, has_global_hooks
-from graphdoctor.graphs.modules.call_graphs import Graph, InferenceGraph, TrainingGraph
-from graphdoctor.graphs.modules.captured_call import (
+from graphdoctor.graphs.modules.call_graphs import (
     Body,
     Choices,
+    Graph,
+    InferenceGraph,
     Lane,
     ToCapture,
+    TrainingGraph,
     static_tensors,
 )
 from graphdoctor.graphs.modules.graphed_modules import GraphedModule, GraphedModules

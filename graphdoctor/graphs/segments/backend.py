@@ -13,8 +13,14 @@ import torch
 from torch import fx
 
 from graphdoctor.graphs.segments.graph import SegmentedGraph, Shared, Told
-from graphdoctor.graphs.segments.nodes import DeviceOf, device_of
-from graphdoctor.graphs.segments.split import Break, GraphPlan, SegmentsPlan, split
+from graphdoctor.graphs.segments.split import (
+    Break,
+    DeviceOf,
+    GraphPlan,
+    SegmentsPlan,
+    device_of,
+    split,
+)
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.values.locations import Location
 

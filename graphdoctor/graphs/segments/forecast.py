@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from graphdoctor.estimate import launches
-from graphdoctor.graphs.segments.nodes import ends_graph
-from graphdoctor.graphs.segments.split import Break, GraphPlan, SegmentsPlan, split
+from graphdoctor.graphs.segments.split import Break, GraphPlan, SegmentsPlan, ends_graph, split
 from graphdoctor.operators import fact_about
 from graphdoctor.values.host_events import HostEvent
 from graphdoctor.values.recording import Iteration, Op

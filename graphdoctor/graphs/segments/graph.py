@@ -14,8 +14,13 @@ from graphdoctor.graphs.capture import Pool, record_graph
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.generator import generator_state, set_generator_state
 from graphdoctor.graphs.graphed_callable import GraphedCallable, copy_into
-from graphdoctor.graphs.segments.nodes import memory_of_value, written_nodes
-from graphdoctor.graphs.segments.split import GraphPlan, Split, modules_of
+from graphdoctor.graphs.segments.split import (
+    GraphPlan,
+    Split,
+    memory_of_value,
+    modules_of,
+    written_nodes,
+)
 from graphdoctor.graphs.tensor_layouts import TensorLayouts, are_at
 from graphdoctor.target import Inputs
 from graphdoctor.target.state.clone import clone_inputs, copy_values
