@@ -341,15 +341,9 @@ def updates(
 def _calls_updates(statement: ast.Expr, functions: Mapping[str, ast.FunctionDef]) -> bool:
     call = statement.value
     function = functions.get(last_name(call.func)) if isinstance(call, ast.Call) else None
-    body = (
-        [
-            each
-            for each in function.body
-            if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
-        ]
-        if function is not None
-        else []
-    )
+    body = function.body if function is not None else []
+    if function is not None and ast.get_docstring(function) is not None:
+        body = body[1:]
     has_work = bool(body) and not isinstance(body[-1], ast.Assign)
     return has_work and all(updates(each, {}, inside=True) for each in body)
 
