@@ -24,7 +24,7 @@ PURPOSES = {
     "verify_regions": "regions",
     "eager_twin": "eager twin",
     "graph_modules": "modules watched",
-    "_call_once": "first call",
+    "carried_out": "first call",
     "replay_twin": "replay",
     "build": "captured piece by piece",
 }
