@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache, partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -117,7 +117,7 @@ def reserved_memory(address: int, size: int, device: torch.device) -> torch.Unty
 class WatchedDevice:
     """The current CUDA device. `was_asked`: whether code that only assumed a capture ever asked for one."""
 
-    kind = "cuda"
+    kind: Final = "cuda"
     has_values = True
 
     def __init__(self) -> None:

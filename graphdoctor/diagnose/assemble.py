@@ -80,7 +80,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
         stopped=stopped,
     )
     return replace(
-        _empty(session.target, session.device),  # type: ignore[arg-type]
+        _empty(session.target, session.device),
         verdict=verdict,
         reason=reason,
         runs_on_gpu=not rejected_by_gpu(doubts),
@@ -168,7 +168,7 @@ def machine_info(device: AnyDevice) -> Machine:
     """What a report says of the machine that it was made on."""
     emulated = isinstance(device, EmulatedDevice)
     return Machine(
-        device=device.kind,  # type: ignore[arg-type]
+        device=device.kind,
         device_name="emulated CUDA device" if emulated else torch.cuda.get_device_name(),
         python=platform.python_version(),
         torch=str(torch.__version__),

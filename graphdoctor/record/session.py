@@ -8,16 +8,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from operator import is_
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
 from graphdoctor.device.observe.earlier_graphs import mark_held_accumulations
 from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.known_results import forget_unused_results
-from graphdoctor.device.observe.meeting import Meeting
-from graphdoctor.device.observe.operators import Observer
-from graphdoctor.device.observe.storages import StorageInfo, StorageTable
+from graphdoctor.device.open import AnyDevice
 from graphdoctor.record.held_by_wrappers import path_of_ddp
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.record.variation import Outcome, PathObserver, in_turn, settled
@@ -41,32 +39,6 @@ FEWEST_COMPARED = 2  # iterations, without which nothing is known
 FEWEST_REPLAYS = 3  # one may agree by chance, and the second is the first that can see old state
 
 
-class Device(Protocol):
-    """Where the step runs: the emulated device, or a real one that is only watched."""
-
-    kind: Any
-    table: StorageTable
-    meeting: Meeting
-
-    @property
-    def was_asked(self) -> bool:
-        """Whether code that ran as in a capture may have asked for one, and so have gone another way."""
-        ...
-
-    @property
-    def has_values(self) -> bool: ...
-
-    def observed_by(self, observer: Observer) -> AbstractContextManager[None]: ...
-
-    def assuming_capture(self) -> AbstractContextManager[None]: ...
-
-    def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str: ...
-
-    def leave_default_stream(self) -> None:
-        """Run what follows on a stream that a capture may depend on."""
-        ...
-
-
 _Contexts = tuple[Callable[[], AbstractContextManager[object]], ...]
 _AROUND_CALLS: ContextVar[_Contexts] = ContextVar("_AROUND_CALLS", default=())
 
@@ -86,7 +58,7 @@ class Session:
     """A warmed-up target. `batches` are its iterations' inputs, cloned for each run."""
 
     target: Target
-    device: Device
+    device: AnyDevice
     batches: tuple[Inputs, ...]
     start: Snapshot
     scopes: Scopes
@@ -153,7 +125,7 @@ class Session:
 
 
 def prepare(
-    target: Target, device: Device, *, iterations: int, deadline_s: float | None = None
+    target: Target, device: AnyDevice, *, iterations: int, deadline_s: float | None = None
 ) -> Session:
     """Warm the target up, draw its inputs, and remember where it stands.
 
@@ -195,7 +167,7 @@ class _Runs:
     They are observed where their paths are compared, which takes several times as long.
     """
 
-    def __init__(self, target: Target, device: Device) -> None:
+    def __init__(self, target: Target, device: AnyDevice) -> None:
         self.target, self.device = target, device
         varies = target.variation
         self._has_whole_numbers = varies is not None and bool(varies.whole_numbers)
@@ -250,7 +222,7 @@ def _warmed_up(runs: _Runs, first: Inputs, start: Snapshot | None) -> Outcome:
     return given
 
 
-def _ran_as_captured(run: Callable[[], Outcome], device: Device) -> Outcome:
+def _ran_as_captured(run: Callable[[], Outcome], device: AnyDevice) -> Outcome:
     """Raises RaisesInCapture where only this path raises; what raises now and then is the user's error."""
 
     def on_this_path() -> Outcome:

@@ -13,9 +13,10 @@ from typing import Protocol
 import torch
 
 from graphdoctor.device.observe.known_results import nothing_kept
-from graphdoctor.device.observe.meeting import Meeting, RanksDiffer
+from graphdoctor.device.observe.meeting import RanksDiffer
 from graphdoctor.device.observe.operators import Call, Observer, tensors_of
-from graphdoctor.device.observe.storages import StorageTable, parts_of
+from graphdoctor.device.observe.storages import parts_of
+from graphdoctor.device.open import AnyDevice
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, has_memory, named_tensors, snapshot
@@ -96,13 +97,6 @@ _DRAWS = 2  # of whole numbers, to see whether the step takes another path: one 
 _LONGEST = 160
 
 
-class Where(Protocol):
-    """What a search needs of the device: the memory of tensors, and what other ranks found."""
-
-    table: StorageTable
-    meeting: Meeting
-
-
 def with_fixed_inputs(target: Target) -> Target:
     """The target, whose every call gets the values that it was described with."""
     first = target.fresh_inputs()
@@ -144,7 +138,7 @@ def settled(
     run: RunOn,
     *,
     given: Outcome,
-    device: Where,
+    device: AnyDevice,
     start: Snapshot | None = None,
 ) -> tuple[Target, Snapshot | None]:
     """Find out by throw-away runs which inputs may have other values; the others stay as given.
@@ -228,7 +222,7 @@ class _Search:
     run: RunOn
     restore: Callable[[], None]
     given: Outcome
-    device: Where
+    device: AnyDevice
     why: str = ""
     _accepted: list[str] = field(default_factory=list)
     _rearranged: list[str] = field(default_factory=list)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -107,7 +107,7 @@ class EmulatedDevice:
     anything asked while a capture was assumed, code of ours that does something else then among that.
     """
 
-    kind = "emulated"
+    kind: Final = "emulated"
     capability = (9, 0)
 
     def __init__(self, *, name: str = "emulated CUDA device") -> None:

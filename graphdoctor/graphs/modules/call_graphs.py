@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -320,17 +320,6 @@ class Gradients:
             return False
 
 
-class Graph(Protocol):
-    """A captured call. `is_free`: it can serve a call now."""
-
-    @property
-    def is_free(self) -> bool: ...
-
-    def __call__(self, tensors: list[torch.Tensor]) -> Any: ...
-
-    def release(self) -> None: ...
-
-
 class InferenceGraph:
     """One graph of a forward. It can serve the next call as soon as this one has returned."""
 
@@ -470,3 +459,6 @@ class Returned(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         ctx.this.redeem(tuple(gradient is not None for gradient in gradients))
         return (None, None, *gradients)
+
+
+Graph = InferenceGraph | TrainingGraph  # `is_free`: it can serve a call now

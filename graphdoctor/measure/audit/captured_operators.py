@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from graphdoctor.device.captured_kernels import CapturedKernel
+from graphdoctor.device.captured_kernels import CapturedKernel, CaptureNodes
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.observe.fallback import run_operator
 from graphdoctor.device.observe.operators import Call, Observer, each_in, replaced, written_tensors
@@ -328,14 +328,6 @@ class EagerRun:
         return storage
 
 
-class Nodes(Protocol):
-    """The nodes of a graph that is being captured."""
-
-    def count(self) -> int: ...
-
-    def kernels(self, positions: Iterable[int]) -> Iterator[CapturedKernel]: ...
-
-
 class KernelUse(NamedTuple):
     """A kernel, and the line of the operator that launched it, if one did."""
 
@@ -350,7 +342,7 @@ class UndispatchedKernels(Observer):
     attention finds its cache by the name of a layer.
     """
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: CaptureNodes) -> None:
         self._nodes = nodes
         self._first = 0
         self._torchs: set[int] = set()  # nodes, by position

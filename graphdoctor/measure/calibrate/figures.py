@@ -1,4 +1,4 @@
-"""A Machine -> its figures with bounds and sources, by their path in a device profile, and that profile's text."""
+"""A GPU -> its figures with bounds and sources, by their path in a device profile, and that profile's text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, quantiles
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -22,6 +22,9 @@ from graphdoctor.trace.explain.gaps import gaps
 from graphdoctor.trace.join import operator_of
 from graphdoctor.values.errors import CannotDoItHere
 from graphdoctor.values.escape import visible
+
+if TYPE_CHECKING:  # it brings torch, which the text of a profile does without
+    from graphdoctor.measure.calibrate.gpu import GpuMachine
 
 Bounds = tuple[float, float, float]
 _NODE = "autograd::engine::evaluate_function"
@@ -130,28 +133,6 @@ def queue_gaps_us(trace: Trace) -> list[float]:
 Call = Callable[[], object]
 
 
-class Machine(Protocol):
-    """Runs named pieces of work and times them. `WORK` in work.py lists the names."""
-
-    name: str  # the GPU's
-    software: str  # "torch 2.13.0, CUDA 12.8"
-
-    def host_us(self, work: str) -> Sequence[float]:
-        """Host time of one call, several samples; the device is never behind and nothing waits."""
-
-    def burst_us(self, work: str) -> Sequence[Sequence[float]]:
-        """Host time of each of a few calls in a row, the first right after the device ran dry; several bursts."""
-
-    def device_us(self, work: str) -> Sequence[float]:
-        """Time of one call on a device that has more work queued, several samples."""
-
-    def traced(self, work: str) -> Trace:
-        """Some calls under the profiler."""
-
-    def amount(self, work: str) -> float:
-        """Bytes moved, operations done or nodes replayed by one call, as the work's name says."""
-
-
 KINDS = ("stream", "strided", "reduce", "normalize", "concat", "gather", "matmul", "attention")
 _BANDWIDTH_KINDS = KINDS[:6]
 _LEAST = 0.05  # us or share: a difference of two noisy figures may be below zero
@@ -169,7 +150,7 @@ class Calibrated:
     seen: tuple[str, ...]
 
 
-def calibrate(machine: Machine, base: DeviceProfile, tell: Tell) -> Calibrated:
+def calibrate(machine: GpuMachine, base: DeviceProfile, tell: Tell) -> Calibrated:
     """The machine's own figures; `base` has the data sheet's peaks.
 
     What cannot be measured here keeps the base's figure, and is not in the result.
@@ -193,7 +174,7 @@ def calibrate(machine: Machine, base: DeviceProfile, tell: Tell) -> Calibrated:
 class _Maker:
     """Collects figures; every method measures one group of them."""
 
-    def __init__(self, machine: Machine, base: DeviceProfile) -> None:
+    def __init__(self, machine: GpuMachine, base: DeviceProfile) -> None:
         self._machine = machine
         self._base = base
         self.figures: dict[str, Figure] = {}

@@ -1,4 +1,4 @@
-"""The GPU of this machine as a Machine: calls timed on the host, by events, and under the profiler."""
+"""The GPU of this machine: calls timed on the host, by events, and under the profiler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Clock = Callable[[], float]
 
 
 class GpuMachine:
-    """Raises CannotDoItHere on a machine without a GPU."""
+    """Runs named pieces of work, which work.py lists, and times them. Raises CannotDoItHere without a GPU."""
 
     def __init__(self, clock: Clock = time.perf_counter) -> None:
         if not torch.cuda.is_available():
@@ -35,9 +35,11 @@ class GpuMachine:
         self._work = make_work(torch.device("cuda"))
 
     def amount(self, work: str) -> float:
+        """Bytes moved, operations done or nodes replayed by one call, as the work's name says."""
         return self._work[work].amount
 
     def host_us(self, work: str) -> Sequence[float]:
+        """Host time of one call, several samples; the device is never behind and nothing waits."""
         found = self._work[work]
         if found.before is not None:
             return apart_us(
@@ -46,9 +48,11 @@ class GpuMachine:
         return timed_us(found.call, self._clock, torch.cuda.synchronize, calls=found.together)
 
     def burst_us(self, work: str) -> Sequence[Sequence[float]]:
+        """Host time of each of a few calls in a row, the first right after the device ran dry; several bursts."""
         return bursts_us(self._work[work].call, self._clock, torch.cuda.synchronize)
 
     def device_us(self, work: str) -> Sequence[float]:
+        """Time of one call on a device that has more work queued, several samples."""
         call, begin = self._work[work].call, torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)
         samples = []
