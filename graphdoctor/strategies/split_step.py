@@ -14,11 +14,13 @@ from graphdoctor.graphs.capture import device_usable_after_failure
 from graphdoctor.graphs.cause import refusal_of
 from graphdoctor.graphs.split.breakable import (
     BreakableCapture,
+    BuiltSplit,
     Glue,
+    Made,
     PythonChanges,
+    holds_pending,
     trained_tensors,
 )
-from graphdoctor.graphs.split.built_split import BuiltSplit, Made, holds_pending
 from graphdoctor.graphs.split.glue import (
     StepRefused,
     glue_objects,

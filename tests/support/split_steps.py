@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from graphdoctor.graphs.split.built_split import BuiltSplit
+from graphdoctor.graphs.split.breakable import BuiltSplit
 from graphdoctor.graphs.split.glue import GlueCall
 from graphdoctor.strategies.split_step import SplitStep
 from graphdoctor.target import named_tensors, named_values

@@ -1,16 +1,18 @@
-"""Run a step once, and collect its graphs and eager calls; stand-ins for those calls end the graphs."""
+"""Run a step in graphs with eager calls between them, once to capture it and then again; stand-ins end the graphs."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import update_wrapper
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.graphs.capture import Capture, Pool
+from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.split.glue import (
     ERROR_IF_NONFINITE,
     METHODS,
@@ -18,16 +20,19 @@ from graphdoctor.graphs.split.glue import (
     GlueCall,
     Gradients,
     OptimizerStep,
+    Pending,
     Watch,
     glue_objects,
     has_number_as_rate,
     read,
     why_not_captured,
 )
-from graphdoctor.graphs.static_inputs import is_same_value
+from graphdoctor.graphs.static_inputs import StaticInputs, is_same_value
+from graphdoctor.target import Inputs
 from graphdoctor.target.frames import Place, locate
-from graphdoctor.target.state.snapshot import named_state, named_tensors
-from graphdoctor.values.locations import line_of
+from graphdoctor.target.state.snapshot import Snapshot, named_state, named_tensors
+from graphdoctor.target.state.tree import Tree
+from graphdoctor.values.locations import Location, line_of
 
 _ABSENT = object()
 
@@ -81,22 +86,6 @@ def _is_same(before: object, after: object) -> bool:
     return is_same_value(before, after)
 
 
-class Piece(Protocol):
-    """One part of a step: a graph, or a call that is made again."""
-
-    def run(self) -> object: ...
-
-
-class Segment:
-    """A graph between two calls."""
-
-    def __init__(self, graph: Any) -> None:
-        self.graph = graph
-
-    def run(self) -> None:
-        self.graph.replay()
-
-
 class BreakableCapture:
     """A capture that ends at a call of the glue, and goes on behind it in the next graph.
 
@@ -106,7 +95,7 @@ class BreakableCapture:
     """
 
     def __init__(self, side: Any, changes: PythonChanges, trained: Iterable[torch.Tensor]) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces: list[Any] = []  # graphs, and each call between two of them as a GlueCall
         self.places: list[Place] = []  # of the calls
         self.watch = Watch()
         self.changes = changes
@@ -122,7 +111,7 @@ class BreakableCapture:
     @property
     def graphs(self) -> list[Any]:
         """All graphs, those of optimizers too."""
-        found = [piece.graph for piece in self.pieces if isinstance(piece, Segment)]
+        found = [piece for piece in self.pieces if not isinstance(piece, GlueCall)]
         return [*found, *(step.graph for step in self._steps if step.graph is not None)]
 
     @property
@@ -143,7 +132,7 @@ class BreakableCapture:
             self.changes.after_python(self.watch)
         if graph is not None:
             graph.replay()
-            self.pieces.append(Segment(graph))
+            self.pieces.append(graph)
 
     def reset(self) -> None:
         """Leave a capture that is under way, and give all graphs back."""
@@ -379,3 +368,101 @@ def _call(
 
 def _lasting(value: object) -> object:
     return list(value) if issubclass(type(value), Iterator) else value  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What the captured run took and gave; `start` is the state that it began with."""
+
+    static_inputs: Inputs
+    outputs: object
+    gradients: Gradients | None
+    start: Snapshot
+
+
+class Graphs:
+    """Several graphs, asked as one what an emulated graph knows."""
+
+    def __init__(self, capture: BreakableCapture) -> None:
+        self._capture = capture
+
+    def last_writer(self, tensor: torch.Tensor) -> tuple[str, Location | None] | None:
+        """The last captured operator that wrote into a tensor; the glue between may have since."""
+        for graph in reversed(self._capture.graphs):
+            asked = getattr(graph, "last_writer", None)
+            written: tuple[str, Location | None] | None = asked(tensor) if asked else None
+            if written is not None:
+                return written
+        return None
+
+    @property
+    def device(self) -> object:
+        """The emulated device, or None."""
+        return next((getattr(graph, "device", None) for graph in self._capture.graphs), None)
+
+
+class BuiltSplit:
+    """Graphs with the glue between them, which is run for real in each call."""
+
+    def __init__(self, roots: Mapping[str, object], capture: BreakableCapture, made: Made) -> None:
+        self.graph = Graphs(capture)
+        self.start = made.start
+        self.static_inputs = made.static_inputs
+        self._static = StaticInputs(made.static_inputs)
+        self._roots = roots
+        self._capture = capture
+        self._made = made
+        self._outputs = Tree(made.outputs)
+
+    @property
+    def operators(self) -> int:
+        """How many operators are in graphs; 0 where the graphs do not tell."""
+        return sum(int(getattr(graph, "operators", 0)) for graph in self._capture.graphs)
+
+    def load(self, inputs: Inputs) -> None:
+        """Copy fresh values into the static inputs. Raises `InputMismatch`."""
+        self._static.load(inputs)
+
+    def replay(self) -> None:
+        """One step, on what was loaded and on the state as it is now."""
+        for piece in self._capture.pieces:
+            piece.run() if isinstance(piece, GlueCall) else piece.replay()
+        if self._made.gradients is not None:
+            self._made.gradients.put_back()
+
+    def call(self, inputs: Inputs) -> object:
+        self.load(inputs)
+        self.replay()
+        return self.outputs
+
+    @property
+    def outputs(self) -> object:
+        """What the last call gives back: the same tensors each time, and values read anew."""
+        return self._outputs.map(read)
+
+    @property
+    def footprint(self) -> Footprint:
+        """What is there now; where the step's own Python put a tensor, the one of the captured run."""
+        return self.left_behind(self.static_inputs, self.outputs)
+
+    def left_behind(self, inputs: Inputs, outputs: object) -> Footprint:
+        seen = footprint(self._roots, self.static_inputs, outputs)
+        tensors = dict(seen.tensors)
+        for path, tensor in self._capture.changes.rebound.items():
+            tensors.pop(path, None)
+            if tensor is not None:
+                tensors[path] = tensor
+        return Footprint(tensors, seen.values, seen.host)
+
+    def release(self) -> None:
+        """Give the graphs and their memory back; it cannot be called any more."""
+        self._capture.reset()
+        if self._made.gradients is not None:
+            self._made.gradients.forget()
+        self._outputs = Tree(None)
+        self._capture.changes.rebound.clear()
+
+
+def holds_pending(value: object) -> bool:
+    """Whether a value is one that the step read on the host."""
+    return type(value) is Pending

@@ -9,7 +9,7 @@ from graphdoctor.estimate import Calls, Regions
 from graphdoctor.estimate.fusion import fused
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint
-from graphdoctor.graphs.split.built_split import BuiltSplit
+from graphdoctor.graphs.split.breakable import BuiltSplit
 from graphdoctor.graphs.whole_step import capture_from_start
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.compiler import Compiler
