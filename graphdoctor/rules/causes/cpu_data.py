@@ -153,9 +153,8 @@ class _Walk:
             change.path.rpartition(".")[2] for change in iteration.changes if change.kind == "value"
         )
         self.origins: dict[int, Origin] = {}
-        self.places: dict[
-            tuple[object, ...], Origin
-        ] = {}  # of views: which part is taken may change
+        # Of views: which part is taken may change.
+        self.places: dict[tuple[object, ...], Origin] = {}
         self.uniform: set[int] = set()  # storages that hold a draw of rand() as it was drawn
 
     def run(self) -> Iterator[Steering]:
@@ -204,11 +203,8 @@ class _Walk:
                 self.uniform.update(use.storage for use in op.outputs)
             return Origin("operator", op)
         if op.base_name in ("lift_fresh", "lift"):
-            return (
-                Origin("python", name=self._changed_name(op))
-                if self._changed_name(op)
-                else _CONSTANT
-            )
+            name = self._changed_name(op)
+            return Origin("python", name=name) if name else _CONSTANT
         if (self.iteration.index, op.index) in self.changing:
             return Origin("python", op)
         if _is_settled(op) and host[0].storage in self.uniform:

@@ -6,8 +6,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
 from types import CodeType, FrameType
 from typing import Any, Literal, Protocol
 
@@ -123,36 +124,30 @@ class Heard:
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Inside the block the listener hears of events, in every thread; afterwards all is as before."""
-    undo: list[tuple[Any, str, Any]] = []
+    with ExitStack() as undo:
 
-    def stand_in(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = vars(owner)[name]
-        undo.append((owner, name, original))
-        setattr(owner, name, make(original))
+        def stand_in(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+            original = vars(owner)[name]
+            undo.callback(setattr, owner, name, original)
+            setattr(owner, name, make(original))
 
-    Heard.listener = listener
-    stand_in(dataloader._BaseDataLoaderIter, "__next__", _loading)
-    for owner, name, kind in _METHODS:
-        stand_in(owner, name, _telling(kind))
-    stand_in(torch.nn.Module, "__call__", _calling)
-    for schedule in _schedules():
-        stand_in(schedule, "step", _telling("schedule"))
-    hooks = (
-        torch_optimizer.register_optimizer_step_pre_hook(
+        stand_in(dataloader._BaseDataLoaderIter, "__next__", _loading)
+        for owner, name, kind in _METHODS:
+            stand_in(owner, name, _telling(kind))
+        stand_in(torch.nn.Module, "__call__", _calling)
+        for schedule in _schedules():
+            stand_in(schedule, "step", _telling("schedule"))
+        before = torch_optimizer.register_optimizer_step_pre_hook(
             lambda optimizer, *_: Heard.tell("step", optimizer)
-        ),
-        torch_optimizer.register_optimizer_step_post_hook(
+        )
+        undo.callback(before.remove)
+        after = torch_optimizer.register_optimizer_step_post_hook(
             lambda optimizer, *_: Heard.tell("stepped", optimizer)
-        ),
-    )
-    try:
+        )
+        undo.callback(after.remove)
+        undo.callback(setattr, Heard, "listener", None)
+        Heard.listener = listener
         yield
-    finally:
-        Heard.listener = None
-        for hook in hooks:
-            hook.remove()
-        for owner, name, original in reversed(undo):
-            setattr(owner, name, original)
 
 
 def _calling(call: Any) -> Any:
@@ -187,20 +182,14 @@ def _loading(following: Any) -> Any:
 
 def _telling(kind: Kind) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
+        @wraps(original, updated=())
         def told(*args: Any, **kwargs: Any) -> Any:
             Heard.tell(kind, args[0] if args else None)
             return original(*args, **kwargs)
 
-        return _named_like(told, original)
+        return told
 
     return wrap
-
-
-def _named_like(told: Any, original: Any) -> Any:
-    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
-        setattr(told, name, getattr(original, name, None))
-    told.__wrapped__ = original
-    return told
 
 
 def _schedules() -> Iterator[type]:

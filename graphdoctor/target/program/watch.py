@@ -248,9 +248,7 @@ class Watch:
         self._compiled: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._is_off = False
         self.loading_s = 0.0
-        self.short_batches: dict[
-            tuple[int, int], None
-        ] = {}  # samples of the last one, and of others
+        self.short_batches: dict[tuple[int, int], None] = {}  # samples of the last one, of others
         self._patience = _PATIENCE
         self.first_s: float | None = None  # when the first event came
         self.reasons: list[str] = []
