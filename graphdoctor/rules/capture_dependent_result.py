@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from graphdoctor.operators import draws
 from graphdoctor.rules.causes.align import Pair, align
+from graphdoctor.rules.causes.branch_points import place_of_branch
 from graphdoctor.rules.causes.differences import (
     Comparison,
     Difference,
@@ -22,7 +23,6 @@ from graphdoctor.rules.causes.words import operator_words, place_words, value_wo
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.host_events import CaptureQuery
-from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
     Iteration,
     Leaf,
@@ -205,7 +205,7 @@ def _hits(found: _Parting, comparison: Comparison, pairs: tuple[Pair, ...]) -> I
     captured = comparison.sides[1].iteration
     cause, op = found.cause, found.cause.op
     branch = cause.branch
-    place, stack = (op.location, op.stack) if branch is None else _at(branch.location, op)
+    place, stack = (op.location, op.stack) if branch is None else place_of_branch(branch, op)
     is_left_out = cause.after is None
     first = Hit(
         iteration=captured.index,
@@ -222,16 +222,6 @@ def _hits(found: _Parting, comparison: Comparison, pairs: tuple[Pair, ...]) -> I
     for index in found.only_captured:
         if index != first.op_index:
             yield replace(first, op_index=index, follows=True)
-
-
-def _at(place: Location, op: Op) -> tuple[Location, tuple[Location, ...]]:
-    """The branch's line, with the frames that called its function."""
-    frames = tuple(frame for frame in (op.location, *op.stack) if frame is not None)
-    for depth, frame in enumerate(frames):
-        if frame.file == place.file:
-            named = Location(place.file, place.line, frame.function)
-            return named, frames[depth + 1 :]
-    return place, op.stack
 
 
 def _next(op: Op, pairs: tuple[Pair, ...]) -> int:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from graphdoctor.rules.causes.advice import for_state_branch
-from graphdoctor.rules.causes.branch_points import branch_at
+from graphdoctor.rules.causes.branch_points import branch_at, place_of_branch
 from graphdoctor.rules.causes.cpu_data import unexplained
 from graphdoctor.rules.causes.differences import Found
 from graphdoctor.rules.causes.words import operator_words, place_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.figures import count_text
-from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Recording
 
 
@@ -84,40 +85,9 @@ def _hits(found: Found) -> Iterator[Hit]:
         at = branch or (branch_at(op.location) if op.location is not None else None)
         hit = at_op(index, op, _message(found), fix=for_state_branch(at) if at is not None else "")
         if branch is not None:
-            frames = (hit.location, *hit.stack)
-            place = Location(
-                branch.file,
-                branch.line,
-                next(
-                    (
-                        frame.function
-                        for frame in frames
-                        if frame is not None and frame.file == branch.file
-                    ),
-                    "",
-                ),
-            )
-            hit = Hit(
-                index,
-                op.index,
-                hit.message,
-                place,
-                _outside(place, hit),
-                op.module,
-                op.phase,
-                op.name,
-                fix=hit.fix,
-            )
+            place, stack = place_of_branch(branch, op)
+            hit = replace(hit, location=place, stack=stack)
         yield hit
-
-
-def _outside(place: Location, hit: Hit) -> tuple[Location, ...]:
-    """The frames that called the function of the branch."""
-    frames = tuple(frame for frame in (hit.location, *hit.stack) if frame is not None)
-    for depth, frame in enumerate(frames):
-        if (frame.file, frame.function) == (place.file, place.function):
-            return frames[depth + 1 :]
-    return hit.stack
 
 
 def _message(found: Found) -> str:

@@ -194,9 +194,8 @@ class _Attempt:
                 "it is none of the calls that run again in each step"
             )
         capture.watch.is_armed = False
-        for path in (
-            str(visit.path) for visit in Walk(self._target.roots) if holds_pending(visit.value)
-        ):
+        kept = (v.path for v in Walk(self._target.roots) if holds_pending(v.value))
+        if (path := next(kept, None)) is not None:
             raise CannotBuild(
                 f"the step keeps a value that it read from the device in {path}, "
                 "and Python that keeps it is not run again"

@@ -92,6 +92,7 @@ class _Trial:
             row = self._as_built(row, built)
             step = BuiltStep(built, self.session)
             batches = self.session.batches_for_proof()
+            # Some compile in their first call, which is preparation then.
             step.start.restore()
             step.load(batches[0])
             step.replay()
@@ -100,22 +101,16 @@ class _Trial:
             digits = OWN_DIGITS if self.is_emulated else digits_of(iteration)
             judge = CompiledJudge(is_random=any(map(draws, iteration.ops)), digits=digits)
             row = self._verified(with_cost(row, cost), step, batches, judge)
-            is_right = row.status == "verified"
-            if (is_right or judge.is_unprovable) and not self.is_emulated:
-                if self.terms.await_turn is not None:
-                    self.terms.await_turn()
-                row = with_times(
-                    row,
-                    time_built(
-                        self.session,
-                        step,
-                        profile=self.terms.profile,
-                        measure_s=self.terms.measure_s,
-                    ),
-                )
-            return replace(
-                row, reason="; ".join(filter(None, (row.reason, self._note(built, row))))
-            )
+            # Code that draws other random numbers is not recommended, and takes its time all the same.
+            if (row.status == "verified" or judge.is_unprovable) and not self.is_emulated:
+                terms = self.terms
+                if terms.await_turn is not None:
+                    terms.await_turn()
+                seconds = terms.measure_s
+                timed = time_built(self.session, step, profile=terms.profile, measure_s=seconds)
+                row = with_times(row, timed)
+            reasons = filter(None, (row.reason, self._note(built, row)))
+            return replace(row, reason="; ".join(reasons))
         finally:
             if built is not None:
                 built.release()
@@ -166,15 +161,16 @@ class _Trial:
         batches: tuple[Inputs, ...],
         judge: CompiledJudge,
     ) -> StrategyOutcome:
+        # Operators may be other ones than eager's: tracing decomposes some, which rounds.
+        is_generated = self.strategy.compiles and not self.is_emulated
+        is_other_code = is_generated or not self.strategy.is_ours
         found = verify_whole_step(
             self.session.target,
             step,
             batches,
             exact=self.is_emulated and self.strategy.is_ours,
             now=self.session.start,
-            judge=judge
-            if (not self.strategy.is_ours or (self.strategy.compiles and not self.is_emulated))
-            else None,
+            judge=judge if is_other_code else None,
             ran=self.known.ran,
             meeting=self.session.device.meeting,
         )

@@ -194,6 +194,15 @@ def _lines(body: object) -> tuple[int, int] | None:
     return body[0].lineno, body[-1].end_lineno or body[-1].lineno
 
 
+def place_of_branch(branch: Branch, op: Op) -> tuple[Location, tuple[Location, ...]]:
+    """The branch's line in its function, with the frames that called that function for an operator."""
+    frames = tuple(frame for frame in (op.location, *op.stack) if frame is not None)
+    for depth, frame in enumerate(frames):
+        if frame.file == branch.file:
+            return Location(branch.file, branch.line, frame.function), frames[depth + 1 :]
+    return branch.location, op.stack
+
+
 class Side:
     """One of two compared iterations, with what is looked up in it."""
 

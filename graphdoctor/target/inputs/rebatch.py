@@ -74,7 +74,7 @@ def _found_batch(target: Target, described: Inputs, dim: int) -> BatchPlan:
     tensors = {
         path: tensor
         for path, tensor in _tensors(described)
-        if not (isinstance(tensor, torch.nn.Parameter) or bool(memory_of([tensor]) & state))
+        if not isinstance(tensor, torch.nn.Parameter) and not memory_of([tensor]) & state
     }
     _refuse_structures(tensors)
     sized = {path: tensor for path, tensor in tensors.items() if tensor.dim() > dim}
