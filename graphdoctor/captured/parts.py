@@ -15,8 +15,8 @@ from graphdoctor.partition.regions import FEWEST_LAUNCHES
 from graphdoctor.proof.twins import EagerRuns
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record import Session
-from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.strategies.modules import BuiltModules
+from graphdoctor.strategies.whole import BuiltStep
 
 # The step is warm: only the stream of the capture is new, for which libraries make workspaces in the first run.
 _WARM_UPS = 1

@@ -16,6 +16,7 @@ from graphdoctor.partition.hazards import Hazards, Signatures, cutting, hazards
 from graphdoctor.partition.regions import (
     Plan,
     PlannedRegion,
+    Schedule,
     Surroundings,
     described,
     forward_work,
@@ -24,9 +25,9 @@ from graphdoctor.partition.regions import (
     pieces,
     rules_by_slot,
     safe_modules,
+    schedule,
     unified,
 )
-from graphdoctor.partition.schedule import Schedule, schedule
 from graphdoctor.rules.rule import Hit
 from graphdoctor.values.captures import Need
 from graphdoctor.values.recording import Iteration, Recording

@@ -26,10 +26,9 @@ from graphdoctor.pipeline.setting import (
     unseen,
 )
 from graphdoctor.pipeline.stages import report_of, study
-from graphdoctor.record.memory import lacks_memory
 from graphdoctor.record.place import place, place_again
 from graphdoctor.record.session import has_template, on_meta
-from graphdoctor.record.without_values import NO_VALUES, without_values
+from graphdoctor.record.without_values import NO_VALUES, lacks_memory, without_values
 from graphdoctor.reporters import for_python
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.target import Target, from_object, resolve

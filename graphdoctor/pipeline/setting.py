@@ -14,7 +14,7 @@ from graphdoctor.device.observe.known_results import results_known
 from graphdoctor.device.open import AnyDevice, open_device
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.hosts import profile_beside, profile_for
-from graphdoctor.record.memory import memory_for_results
+from graphdoctor.record.without_values import memory_for_results
 from graphdoctor.target import Snapshot, Target, snapshot
 from graphdoctor.target.state.saved_tensor import USERS_MEMORY, Memory
 from graphdoctor.values.options import AnalyzeOptions

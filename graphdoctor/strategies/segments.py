@@ -13,16 +13,14 @@ from graphdoctor.graphs.segments.backend import settings
 from graphdoctor.graphs.segments.split import SegmentsPlan
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.compiler import (
-    check_device,
-    dynamo_errors,
-    forget_compiled,
-    reason_against_dynamo,
-)
-from graphdoctor.strategies.compilers.models import (
     CompiledModels,
     Function,
+    check_device,
     compiled_models,
+    dynamo_errors,
+    forget_compiled,
     models_of,
+    reason_against_dynamo,
     tops_of,
     warmed_up,
 )

@@ -16,7 +16,7 @@ from graphdoctor.measure.profile import profile_step
 from graphdoctor.measure.speed import steps_to_profile
 from graphdoctor.measure.wall_clock import Blocks, blocks_for, measure
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.built_step import BuiltStep
+from graphdoctor.strategies.whole import BuiltStep
 from graphdoctor.target.state.snapshot import Snapshot, named_values
 from graphdoctor.trace import Trace
 from graphdoctor.trace.api import is_graph_launch

@@ -26,10 +26,10 @@ from graphdoctor.proof.other_rounding import OtherRounding, rounded_anew
 from graphdoctor.proof.twins import TwinTrial, gaps_of, kept, verified, wrong
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.strategies.foresee import predicted_for
 from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
 from graphdoctor.strategies.timing import Timed, break_even_calls, time_built
+from graphdoctor.strategies.whole import BuiltStep
 from graphdoctor.target import Inputs
 from graphdoctor.target.state.globals import read_precision
 from graphdoctor.values.captures import Verification

@@ -15,7 +15,7 @@ from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.partition import PlannedRegion, partition
 from graphdoctor.partition.hazards import Signatures, cutting, hazards, is_host_read
 from graphdoctor.partition.partition import dependencies
-from graphdoctor.partition.schedule import schedule
+from graphdoctor.partition.regions import schedule
 from graphdoctor.rules.rule import Hit
 from graphdoctor.values.recording import Iteration, Op
 from tests.support.builders import hit, iteration, op, recording, tensor

@@ -15,7 +15,7 @@ from graphdoctor.estimate import launches
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.partition import Plan, PlannedRegion, partition
 from graphdoctor.partition.hazards import Signatures, cutting, hazards, is_host_read
-from graphdoctor.partition.schedule import schedule
+from graphdoctor.partition.regions import schedule
 from graphdoctor.rules.rule import Hit
 from graphdoctor.values.recording import External, Iteration, Op
 from tests.support.builders import external, hit, iteration, op, recording, tensor

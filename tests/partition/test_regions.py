@@ -15,6 +15,7 @@ from graphdoctor.partition.hazards import Hazards
 from graphdoctor.partition.regions import (
     FEWEST_LAUNCHES,
     Piece,
+    Schedule,
     Surroundings,
     _judged,
     covered,
@@ -25,7 +26,6 @@ from graphdoctor.partition.regions import (
     pieces,
     safe_modules,
 )
-from graphdoctor.partition.schedule import Schedule
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import External, Op
 from tests.support.builders import iteration, op, tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphdoctor.partition.hazards import Hazards
-from graphdoctor.partition.schedule import _settle_free_operators, schedule
+from graphdoctor.partition.regions import _settle_free_operators, schedule
 from graphdoctor.values.recording import Op
 from tests.support.builders import op, tensor
 

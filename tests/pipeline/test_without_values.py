@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import graphdoctor
-from graphdoctor.record import memory
+from graphdoctor.record import without_values
 from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.errors import UsageError
@@ -267,7 +267,7 @@ def test_a_step_that_fails_without_an_assumption_is_the_users() -> None:
 
 
 def test_weights_that_leave_no_memory_run_on_shapes_only(monkeypatch: Any) -> None:
-    monkeypatch.setattr(memory, "_free_bytes", lambda: 100)
+    monkeypatch.setattr(without_values, "_free_bytes", lambda: 100)
     model = torch.nn.Linear(8, 8)
     report = analyzed(model, torch.randn(4, 8))
     assert report.values == "none"

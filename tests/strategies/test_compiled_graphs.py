@@ -15,8 +15,8 @@ from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.pipeline import analyze
 from graphdoctor.record.session import Session
 from graphdoctor.strategies import choice
+from graphdoctor.strategies.compilers.compiler import CompiledModels, Function, compiled_models
 from graphdoctor.strategies.compilers.in_graph import CompiledSplit, CompiledWhole
-from graphdoctor.strategies.compilers.models import CompiledModels, Function, compiled_models
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.split_step import SplitStep
 from graphdoctor.strategies.strategy import CannotBuild

@@ -16,8 +16,8 @@ from graphdoctor.strategies.compilers.compiler import (
     MaxAutotune,
     ReduceOverhead,
     Skips,
+    models_of,
 )
-from graphdoctor.strategies.compilers.models import models_of
 from graphdoctor.strategies.strategy import CannotBuild, Known
 from graphdoctor.target.state.snapshot import named_state
 from graphdoctor.values.recording import Iteration

@@ -13,11 +13,11 @@ from graphdoctor.estimate import Calls
 from graphdoctor.graphs.segments import Segments
 from graphdoctor.graphs.segments.backend import settings
 from graphdoctor.graphs.segments.split import Break, GraphPlan, SegmentsPlan
-from graphdoctor.strategies.built_step import BuiltStep
-from graphdoctor.strategies.compilers.models import compiled_models
+from graphdoctor.strategies.compilers.compiler import compiled_models
 from graphdoctor.strategies.segments import Segments as SegmentsStrategy
 from graphdoctor.strategies.segments import _calls
 from graphdoctor.strategies.strategy import CannotBuild, Captured, Known
+from graphdoctor.strategies.whole import BuiltStep
 from tests.support.builders import iteration
 from tests.support.plain_session import session_of
 from tests.support.trying import tried

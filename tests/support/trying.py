@@ -14,8 +14,8 @@ from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.strategies.strategy import Built, Known, Strategy
+from graphdoctor.strategies.whole import BuiltStep
 from graphdoctor.target import from_object
 from graphdoctor.values.captures import Verification
 from graphdoctor.values.options import DeviceChoice

@@ -12,8 +12,7 @@ from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.graphs.split.breakable import BuiltSplit
 from graphdoctor.graphs.whole_step import capture_from_start
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.compilers.compiler import Compiler
-from graphdoctor.strategies.compilers.models import CompiledModels
+from graphdoctor.strategies.compilers.compiler import CompiledModels, Compiler
 from graphdoctor.strategies.split_step import SplitStep, split
 from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
 from graphdoctor.strategies.whole import BuiltWhole, Whole

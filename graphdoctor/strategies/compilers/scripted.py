@@ -13,8 +13,8 @@ from graphdoctor.device.observe.patches import Patches
 from graphdoctor.estimate import Regions
 from graphdoctor.graphs.cause import in_words
 from graphdoctor.record.session import Session
+from graphdoctor.strategies.compilers.compiler import CompiledModels, Function, models_of, warmed_up
 from graphdoctor.strategies.compilers.in_graph import GraphOfModels, whole_graph_of
-from graphdoctor.strategies.compilers.models import CompiledModels, Function, models_of, warmed_up
 from graphdoctor.strategies.strategy import CannotBuild, Known, Strategy
 from graphdoctor.strategies.whole import Whole
 from graphdoctor.target import Inputs
