@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.rule import Hit, RecordingRule, Rule
 from graphdoctor.target.frames import bytes_of_expression
-from graphdoctor.values.finding import Finding
+from graphdoctor.values.finding import Cure, Finding
 from graphdoctor.values.locations import Columns, Excerpt, Location, line_of, own_line
 from graphdoctor.values.recording import Recording
 
@@ -109,12 +109,14 @@ def _finding(rule: type[Rule], group: Sequence[Hit]) -> Finding:
     first = min(group, key=lambda hit: (hit.iteration, hit.op_index))
     places = {id(hit.location): hit.location for hit in group}
     found = {columns_at(place) if place is not None else None for place in places.values()}
+    cure = _cure(rule, group)
     return replace(
         rule.finding(first.message, first.location),
-        fix=_fix(rule, group),
+        fix=cure.text,
+        fix_code=cure.code,
         excerpt=excerpt_at(first.location),
         columns=found.pop() if len(found) == 1 else None,
-        edits=first.edits if all(hit.edits == first.edits for hit in group) else (),
+        edits=cure.edits,
         stack=first.stack,
         module=first.module,
         phase=first.phase,
@@ -123,16 +125,21 @@ def _finding(rule: type[Rule], group: Sequence[Hit]) -> Finding:
     )
 
 
-def _fix(rule: type[Rule], group: Sequence[Hit]) -> str:
+def _cure(rule: type[Rule], group: Sequence[Hit]) -> Cure:
     """What to write instead; of a library's line, which the reader does not edit, also what their own line can do."""
-    fix = " ".join(dict.fromkeys(hit.fix or rule.fix for hit in group))
+    texts = dict.fromkeys(hit.cure.text for hit in group if hit.cure.text)
+    codes = {hit.cure.code for hit in group if hit.cure.code}
+    first = group[0].cure
+    text, code = " ".join(texts) or rule.fix, codes.pop() if len(codes) == 1 else ()
+    edits = first.edits if all(hit.cure.edits == first.edits for hit in group) else ()
     caller = _place(group[0]).caller
     if caller is None or rule.effect != "capture-fails":
-        return fix
-    return (
-        f"{fix} This line is a library's: if none of its arguments or settings avoids it, keep "
+        return Cure(text, code, edits)
+    library = (
+        "This line is a library's: if none of its arguments or settings avoids it, keep "
         f"{line_of(caller)}, which calls it, outside the captured region."
     )
+    return Cure(f"{library} {text}" if code else f"{text} {library}", code, edits)
 
 
 def _per_step(group: Sequence[Hit]) -> int:

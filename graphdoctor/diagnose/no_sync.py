@@ -148,6 +148,7 @@ def _lines(found: Sequence[Finding]) -> Iterator[str]:
             line = finding.excerpt.lines[finding.location.line - finding.excerpt.first_line]
             yield f"    {visible(line.strip())}"
         yield f"  {visible(finding.message)}"
-        yield f"  Fix: {visible(' '.join(finding.fix.split()))}"
+        yield f"  Fix: {visible(finding.fix)}"
+        yield from (f"    {visible(line)}" for line in finding.fix_code)
     yield ""
     yield 'Where it is wanted: `with graphdoctor.allowed("ID", reason="..."):` around the line.'

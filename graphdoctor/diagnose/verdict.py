@@ -12,7 +12,7 @@ from graphdoctor.values.captures import (
     outcome_of_whole_step,
 )
 from graphdoctor.values.figures import count_text, names_text
-from graphdoctor.values.finding import Finding
+from graphdoctor.values.finding import Finding, by_cure
 from graphdoctor.values.report import Verdict
 
 _OPEN = "The rest of the step is not verified"
@@ -86,8 +86,9 @@ def _with_findings(
     *,
     is_open: bool,
 ) -> tuple[Verdict, str]:
-    fails = sum(finding.effect == "capture-fails" for finding in blocking)
-    wrong = len(blocking) - fails
+    effects = [cause[0].effect for cause in by_cure(blocking, lambda finding: finding)]
+    fails = effects.count("capture-fails")
+    wrong = len(effects) - fails
     parts = []
     if fails:
         verb = "blocks" if fails == 1 else "block"

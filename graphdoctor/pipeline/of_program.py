@@ -23,6 +23,7 @@ from graphdoctor.diagnose.assemble import could_not_run, machine_info, raises_in
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting
 from graphdoctor.pipeline.stages import report_of, study
 from graphdoctor.record.place import place
+from graphdoctor.source.to_gpu import lines_on_gpu
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.target import Target, named_tensors
 from graphdoctor.target.frames import locate
@@ -47,6 +48,7 @@ from graphdoctor.values.program import (
     NotReached,
     ProgramReport,
     ProgramStep,
+    modules_to_move,
     to_gpu,
 )
 from graphdoctor.values.recording import Unreached
@@ -239,6 +241,10 @@ def program_report(
 ) -> ProgramReport:
     """What was seen until the program ended, however it ended."""
     reports = [step.outcome for step in watch.steps if isinstance(step.outcome, Report)]
+    steps = tuple(_step(step, watch.after, wall_s, ended.ending) for step in watch.steps)
+    stays = [step for step in steps if step.reason == ON_CPU or machine is None]
+    files = (step.location.file for step in stays)
+    modules = modules_to_move((step.mode, step.modules) for step in stays)
     return ProgramReport(
         schema_version=PROGRAM_SCHEMA_VERSION,
         tool_version=__version__,
@@ -248,10 +254,11 @@ def program_report(
         exit_code=ended.exit_code,
         wall_s=wall_s,
         diagnosis_s=watch.diagnosis_s,
-        steps=tuple(_step(step, watch.after, wall_s, ended.ending) for step in watch.steps),
+        steps=steps,
         loading_s=watch.loading_s,
         notes=tuple(_notes(watch)),
         is_on_cpu=machine is None,
+        on_gpu=tuple(lines_on_gpu(files, modules)) if stays else (),
     )
 
 

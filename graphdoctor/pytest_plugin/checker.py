@@ -409,4 +409,6 @@ def _finding(one: Occurrence) -> Iterator[str]:
         digits = len(str(found[-1].number))
         yield f"{'>' if row.is_marked else ' '} {row.number:>{digits}} | {row.text}".rstrip()
     yield f"What: {visible(finding.message)}"
-    yield f"Fix: {wording.fix_line(finding)}"
+    first, *code = wording.fix_lines(finding)
+    yield f"Fix: {first}"
+    yield from code

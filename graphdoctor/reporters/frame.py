@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from graphdoctor.reporters.page import CODE_INDENT, Page, blocks
-from graphdoctor.values.escape import TAB_COLUMNS, visible, visible_lines
+from graphdoctor.reporters.page import CODE_INDENT, Page
+from graphdoctor.values.escape import TAB_COLUMNS, visible
 from graphdoctor.values.finding import Finding, Severity
 from graphdoctor.values.locations import Location, place_text
 
@@ -33,8 +33,16 @@ class CodeRow(NamedTuple):
     label: str = ""
 
 
+class Note(NamedTuple):
+    """A label such as "fix", its text, and lines of code below it, which the page does not wrap."""
+
+    label: str
+    text: str
+    code: Sequence[str] = ()
+
+
 class Frame(NamedTuple):
-    """`title` is "error[GD101]"; `notes` are pairs of a label such as "fix" and its text."""
+    """`title` is "error[GD101]"."""
 
     title: str
     title_style: str
@@ -42,7 +50,7 @@ class Frame(NamedTuple):
     location: Location | None = None
     column: int = 0
     rows: Sequence[CodeRow] = ()
-    notes: Sequence[tuple[str, str]] = ()
+    notes: Sequence[Note] = ()
 
 
 def write_frame(page: Page, frame: Frame) -> None:
@@ -70,8 +78,8 @@ def write_frame(page: Page, frame: Frame) -> None:
             page.cropped((head, "blue"), row.text, row.style)
         if row.under:
             _write_under(page, margin, row, frame.title_style)
-    for label, text in frame.notes:
-        write_note(page, f"{margin} = ", f"{label}:", text)
+    for note in frame.notes:
+        write_note(page, f"{margin} = ", note)
 
 
 def _write_under(page: Page, margin: str, row: CodeRow, style: str) -> None:
@@ -87,18 +95,12 @@ def _write_under(page: Page, margin: str, row: CodeRow, style: str) -> None:
     page.line(head, (" " * max(0, min(indent, room - cell_len(row.label))) + row.label, style))
 
 
-def write_note(page: Page, head: str, label: str, text: str) -> None:
-    """Wrapped text beside the label; indented lines are code."""
-    first = f"{head}{label:<{_LABEL_COLUMNS}} "
-    for number, block in enumerate(blocks(text)):
-        start = first if number == 0 else " " * len(first)
-        if block.startswith(CODE_INDENT):
-            if number == 0:
-                page.line((first, "blue"))
-            for line in visible_lines(block):
-                page.line((" " * len(first) + line.removeprefix(CODE_INDENT), "cyan"))
-        else:
-            page.hanging(start, " ".join(block.split()), head_style="blue")
+def write_note(page: Page, head: str, note: Note) -> None:
+    """Wrapped text beside the label, and the code below it."""
+    first = f"{head}{f'{note.label}:':<{_LABEL_COLUMNS}} "
+    page.hanging(first, " ".join(note.text.split()), head_style="blue")
+    for line in note.code:
+        page.line((" " * len(first) + line, "cyan"))
 
 
 def code_rows(finding: Finding, label: str, *, width: int) -> list[CodeRow]:

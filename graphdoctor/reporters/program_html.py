@@ -5,6 +5,7 @@ from __future__ import annotations
 from graphdoctor.reporters.analysis import html
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.program_page import (
+    figure_fixed,
     figure_now,
     notes_of,
     of_patch,
@@ -44,6 +45,7 @@ def render(report: ProgramReport, look: Look) -> str:
         ],
         notes=notes_of(report),
         now=[figure_now(step) for step in report.steps],
+        fixed=[figure_fixed(step) for step in report.steps],
         changes=any(step.change or step.no_change for step in report.steps),
         recorded=[of_recorded(step) for step in report.steps],
         waits=[of_wait(step, wait, look.base) for step in report.steps for wait in step.between],

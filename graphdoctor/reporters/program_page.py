@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from graphdoctor.reporters.analysis import terminal
 from graphdoctor.reporters.analysis.findings import (
     Entry,
-    active,
     causes_of,
     counts_text,
     entries_of,
+    errors_of,
     headline_of,
     write_findings,
     write_wrong_replay,
 )
 from graphdoctor.reporters.analysis.gain import fed_by_text
-from graphdoctor.reporters.analysis.summary import EMULATED, VERDICTS, now_figure, write_unknown
-from graphdoctor.reporters.frame import SEVERITY_STYLES, CodeRow, Frame, write_frame
+from graphdoctor.reporters.analysis.summary import (
+    EMULATED,
+    VERDICTS,
+    fixed_of,
+    now_of,
+    write_unknown,
+)
+from graphdoctor.reporters.frame import SEVERITY_STYLES, CodeRow, Frame, Note, write_frame
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import HORIZONTAL, Page
 from graphdoctor.values.escape import visible
-from graphdoctor.values.figures import count_text, joined
+from graphdoctor.values.figures import count_text, joined, ratio_text
 from graphdoctor.values.finding import Finding, severity_of
 from graphdoctor.values.locations import Location, line_of, path_text, place_text, places_text
 from graphdoctor.values.program import (
@@ -32,19 +39,19 @@ from graphdoctor.values.program import (
     Patch,
     ProgramReport,
     ProgramStep,
-    modules_to_move,
-    to_gpu,
 )
 from graphdoctor.values.report import Report, Verdict
+from graphdoctor.values.sweep import SMALLEST_GAIN
 
 NOT_REACHED, NOT_DIAGNOSED = "NOT REACHED", "NOT DIAGNOSED"
 _WORST_FIRST: tuple[Verdict, ...] = ("unsafe", "unknown", "partly-safe", "safe")
 _TO_MEND = (VERDICTS["unsafe"][0], VERDICTS["partly-safe"][0])
 _MOST_WAITS = 6
-_MOST_MOVED = 4  # steps whose inputs are to be moved
+_MOST_MOVED = 16  # lines
 _LEAST_SHARE = 0.005  # of a row for DataLoaders: what is not 0%
 _LITTLE_SLOWER = 1.05
-_MOST_STEP_COLUMNS = 34
+_FIGURE_COLUMNS = 36  # of seen, host time, now and fixed
+_FEWEST_STEP_COLUMNS = 20
 _MOST_CHANGED = 40  # rows of a change
 _MOST_REMOVED = 3  # of them that a long change takes away in one place
 _LAST_CHANGED = 12  # of them those that are shown of its end, where a new function is called
@@ -91,8 +98,7 @@ def render(report: ProgramReport, look: Look, *, diff_file: str = "") -> str:
     _write_cured(page, cured)
     _write_unknown(page, report.steps)
     reports = {n: step.report for n, step in _numbered(report.steps) if step.report is not None}
-    unchanged = {n: found for n, found in reports.items() if not report.steps[n - 1].change}
-    write_findings(page, to_fix, unchanged)
+    write_findings(page, to_fix)
     for number, found in reports.items():
         write_wrong_replay(page, found, prefix=f"step {number}: ")
     _write_between(page, report)
@@ -137,10 +143,13 @@ def _write_table(page: Page, report: ProgramReport) -> None:
         return
     names = [_name(step) for step in report.steps]
     verdicts = [verdict_of(step) for step in report.steps]
-    width = min(_MOST_STEP_COLUMNS, max(map(len, ("step", *names))))
     first = max(len("verdict"), *map(len, verdicts))
+    room = max(_FEWEST_STEP_COLUMNS, page.look.width - len("  #  ") - first - _FIGURE_COLUMNS)
+    width = min(room, max(map(len, ("step", *names))))
     page.blank()
-    head = f"  #  {'verdict':<{first}}  {'step':<{width}}   seen  host time  speedup now"
+    now, fixed = [figure_now(step) for step in report.steps], [*map(figure_fixed, report.steps)]
+    columns = f"  {'now':>7}  {'fixed':>5}" if any((*now, *fixed)) else ""
+    head = f"  #  {'verdict':<{first}}  {'step':<{width}}   seen  host time{columns}"
     page.line((head, "dim"))
     for number, (step, name, verdict) in enumerate(
         zip(report.steps, names, verdicts, strict=True), start=1
@@ -150,19 +159,22 @@ def _write_table(page: Page, report: ProgramReport) -> None:
         page.line(
             (f" {number:>2}  ", "dim"),
             (f"{verdict:<{first}}  ", style),
-            (f"{shown:<{width}}  {step.begun:>5,}  {step.share:>9.0%}  ", ""),
-            (figure_now(step) or ("unknown" if step.report is not None else ""), "bold"),
+            (f"{shown:<{width}}  {step.begun:>5,}  {step.share:>9.0%}", ""),
+            (f"  {now[number - 1]:>7}  {fixed[number - 1]:>5}" if columns else "", "bold"),
         )
     share = report.loading_s / report.wall_s if report.wall_s else 0.0
     if share >= _LEAST_SHARE:
         page.line((f"     {'DataLoader':<{first + 2 + width + 2 + 5}}  {share:>9.0%}", "dim"))
+    whole = _of_program(report)
+    if whole:
+        page.line((f"     {'whole program':<{first + 2 + width + 18}}  {whole}", "bold"))
     meanings = [f"{word}: {meaning}" for word, meaning in _MEANINGS.items() if word in verdicts]
     if any(_left(step) or step.cured for step in report.steps):
         meanings.append("error: prevents CUDA graphs, and changes nothing in eager")
-    figures = [figure_now(step) for step in report.steps]
-    if any(figures):
-        none = "; none: no faster graph found" if "none" in figures else ""
-        meanings.append(f"speedup now: before any change, as --all shows{none}")
+    if columns:
+        none = " (none: no faster graph)" if "none" in now else ""
+        meanings.append(f"now: speedup of the code as it is, see --all{none}")
+        meanings.append("fixed: after all fixes and changes below, each step as one graph")
     meanings.append("host time: share of the wall time, the rest is outside these steps")
     page.wrapped((f"     {'; '.join(meanings)}", "dim"), indent=5)
     reasons: dict[str, list[int]] = {}
@@ -184,9 +196,54 @@ def notes_of(report: ProgramReport) -> tuple[str, ...]:
 
 
 def figure_now(step: ProgramStep) -> str:
-    """The speedup that the step can have as it is; "" without a diagnosis, or if it proved nothing."""
-    found = step.report
-    return now_figure(found) if found is not None and found.verdict != "unknown" else ""
+    """The speedup that the step can have as it is, "none", or "" if it is not known."""
+    if step.report is None:
+        return ""
+    if step.report.verdict == "unknown":
+        return "unknown"
+    now = now_of(step.report)
+    return "none" if now.text.startswith("none") else _figure(now.speedup)
+
+
+def figure_fixed(step: ProgramStep) -> str:
+    """The speedup after all fixes and changes, "none" for less than a gain, or "" if it is not known."""
+    speedup = _speedup_fixed(step)
+    return "none" if speedup is not None and speedup < SMALLEST_GAIN else _figure(speedup)
+
+
+def _speedup_fixed(step: ProgramStep) -> float | None:
+    if step.report is None:
+        return None
+    if errors_of(step.report):
+        fixed = fixed_of(step.report)
+        return fixed.mid if fixed is not None else None
+    return now_of(step.report).speedup if step.report.verdict != "unknown" else None
+
+
+def _figure(speedup: float | None) -> str:
+    return ratio_text(speedup) if speedup is not None else ""
+
+
+def _of_program(report: ProgramReport) -> str:
+    """The speedups of the whole program, if its time is shared as it was here; "" without any."""
+    if report.is_on_cpu:
+        return ""
+    now = [
+        now_of(step.report).speedup if step.report and step.report.verdict != "unknown" else None
+        for step in report.steps
+    ]
+    fixed = [*map(_speedup_fixed, report.steps)]
+    if not any((*now, *fixed)):
+        return ""
+    total = max(1.0, sum(step.share for step in report.steps))
+    columns = []
+    for speedups in (now, fixed):
+        saved = sum(
+            step.share / total * (1 - 1 / max(1.0, speedup or 1.0))
+            for step, speedup in zip(report.steps, speedups, strict=True)
+        )
+        columns.append(ratio_text(1 / (1 - saved)))
+    return f"{columns[0]:>7}  {columns[1]:>5}"
 
 
 def _of_ranks(steps: Sequence[ProgramStep]) -> Iterator[str]:
@@ -277,7 +334,13 @@ def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
         title, headline = f"change (step {changes[0][0]})", changes[0][1]
     else:
         title, headline = "change", "; ".join(headlines) or "left out"
-    notes = [*_patch_notes(patch)]
+    before = {
+        one
+        for step in report.steps
+        for one in _refused(step, _left(step))
+        if patch.status == "not tried"
+    }
+    notes = [*_patch_notes(patch, sorted(before))]
     if not frames:
         write_frame(page, Frame(title, "bold green", headline, notes=notes))
     for index, (location, rows) in enumerate(frames):
@@ -314,21 +377,27 @@ def _without_removed(rows: Sequence[CodeRow]) -> Iterator[CodeRow]:
 
 def _gains_now(step: ProgramStep) -> bool:
     """Whether the table gives a speedup, so that a reader looks for the change that brings it."""
-    return figure_now(step) not in ("", "none")
+    return figure_now(step) not in ("", "none", "unknown")
 
 
-def _patch_notes(patch: Patch) -> Iterator[tuple[str, str]]:
+def _patch_notes(patch: Patch, before: Sequence[str]) -> Iterator[Note]:
+    """`before`: rules whose errors are in the lines of the change, and are fixed first."""
+    if before:
+        fixes = f"{'fix' if len(before) == 1 else 'fixes'} of {joined(before)}"
+        yield Note(
+            "note", f"These are the lines before the {fixes} below. fix.diff has the fixed lines."
+        )
     if patch.status == "same results":
-        yield "tried", patch.tried
+        yield Note("tried", patch.tried)
     elif patch.status == "left out":
-        yield "note", f"no diff: {patch.tried}"
+        yield Note("note", f"no diff: {patch.tried}")
     if patch.shapes:
-        yield "note", patch.shapes
+        yield Note("note", patch.shapes)
     added = [line[1:] for line in patch.diff.splitlines() if line.startswith("+")]
     if any("torch.rand" in line for line in added):
-        yield "note", "Each replay draws new random numbers."
+        yield Note("note", "Each replay draws new random numbers.")
     if any(line.strip() == "import graphdoctor" for line in added):
-        yield (
+        yield Note(
             "note",
             "The changed program imports graphdoctor; --plain writes a change that needs torch only.",
         )
@@ -409,7 +478,7 @@ def _write_cured(page: Page, causes: Sequence[Sequence[Entry]]) -> None:
         rule = cause[0].finding.rule
         places = places_text((one.finding.location for one in cause), page.look.base)
         how = _HOW_CURED.get(rule, "")
-        notes.append((rule, f"{headline_of(cause[0].finding)[0]} ({places}). {how}".rstrip()))
+        notes.append(Note(rule, f"{headline_of(cause[0].finding)[0]} ({places}). {how}".rstrip()))
     headline = f"the change above handles {counts_text(causes)}: no further edit is needed"
     write_frame(page, Frame("handled", "bold green", headline, notes=notes))
 
@@ -464,16 +533,22 @@ def _write_end(
     if orders:
         page.blank()
         page.line(("Next", "bold"))
-    for number, (text, command) in enumerate(orders, start=1):
-        page.hanging(f"  {number}. " if len(orders) > 1 else "  ", text)
-        if command:
-            page.line((f"     {command}", "cyan"))
+    for number, order in enumerate(orders, start=1):
+        page.hanging(f"  {number}. " if len(orders) > 1 else "  ", order.text)
+        for line in (*order.code, *filter(None, (order.command,))):
+            page.line((f"     {line}", "cyan"))
 
 
-def orders_of(
-    report: ProgramReport, base: str, diff_file: str = "fix.diff"
-) -> Iterator[tuple[str, str]]:
-    """What to do, in an order that works, each with the command to type or "".
+class Order(NamedTuple):
+    """One thing to do, with the command to type and the lines of code to write, if there are any."""
+
+    text: str
+    command: str = ""
+    code: Sequence[str] = ()
+
+
+def orders_of(report: ProgramReport, base: str, diff_file: str = "fix.diff") -> Iterator[Order]:
+    """What to do, in an order that works.
 
     The lines of errors and of the diff are those of the program as it is. An error in a step that the change
     captures keeps the captured step eager, so it comes before the diff, which is then made from the new
@@ -485,67 +560,76 @@ def orders_of(
     refused = {n: rules for n in left if (rules := _refused(report.steps[n - 1], left[n]))}
     others = [n for n in left if n not in refused]
     if any(step.reason == ON_CPU for step in report.steps):
-        yield (
+        yield Order(
             "Predict what CUDA graphs gain on a GPU, compared with the same GPU without graphs:",
             f"graphdoctor run --device cpu-as-is {command}",
         )
-        moved = _moved(report)
-        yield (
-            f"If that is worth it, {moved[0].lower()}{moved[1:]} Then run the program again:",
-            f"graphdoctor run {command}",
-        )
+        yield _moved(report, base, command, "If that is worth it, move the program to the GPU")
     if patch is None or not patch.diff:
         if report.is_on_cpu and any(step.report for step in report.steps):
-            yield _moved(report), f"graphdoctor run {command}"
+            yield _moved(report, base, command, "Move the program to the GPU")
         elif left:
             then = "tries the change again" if patch is not None else "can then propose a change"
             count = len({one.rule for found in left.values() for one in found})
             errors = "error" if count == 1 else "errors"
             text = f"Fix the {errors} of {_steps_text([*left])}, then run the same command again."
-            yield f"{text} It {then}.", ""
+            yield Order(f"{text} It {then}.")
         return
     if patch.status == "same results":
-        yield "Apply the change:", f"patch -p1 < {diff_file}"
+        yield Order("Apply the change:", f"patch -p1 < {diff_file}")
         if left:
-            yield (
+            yield Order(
                 "Run graphdoctor again. It lists the errors that are left, with their new lines:",
                 f"graphdoctor run {command}",
             )
         return
     if report.is_on_cpu:
-        yield _moved(report), ""
+        yield _moved(report, base, "", "Move the program to the GPU")
     for number, rules in refused.items():
-        yield (
+        yield Order(
             f"Fix {joined(rules)} of step {number}: until then its captured step runs eagerly.",
-            "",
         )
-    yield (
+    yield Order(
         "Try the change. This runs the program's first steps with and without it, from the same random seeds,"
         " and writes fix.diff if the results match:",
         f"graphdoctor run --diff fix.diff {command}",
     )
-    yield "Apply the change:", "patch -p1 < fix.diff"
+    yield Order("Apply the change:", "patch -p1 < fix.diff")
     if others:
-        yield (
+        yield Order(
             f"Run graphdoctor again. It lists the errors of {_steps_text(others)} with their new lines:",
             f"graphdoctor run {command}",
         )
 
 
-def _moved(report: ProgramReport) -> str:
-    moved = [step for step in report.steps if step.report is not None or step.reason == ON_CPU]
-    move = to_gpu(modules_to_move((step.mode, step.modules) for step in moved))
-    lines = [_name(step).partition(", ")[2] for step in moved]
-    return f"{move[0].upper()}{move[1:]}: the tensors that {joined(lines[:_MOST_MOVED])} read."
+def _moved(report: ProgramReport, base: str, command: str, text: str) -> Order:
+    """The lines to change, each with its number and code; "79+" is a new line after line 79."""
+    again = ", then run the program again" if command else ""
+    command = f"graphdoctor run {command}" if command else ""
+    lines = report.on_gpu
+    if not lines:
+        return Order(f"{text}: the model and its inputs{again}:", command)
+    files = {line.file for line in lines}
+    names = {file: f"{path_text(file, base)}:" if len(files) > 1 else "" for file in files}
+    code = [
+        f"{names[one.file]}{one.line}{'+' if one.is_added else ''}: {one.code}"
+        for one in lines[:_MOST_MOVED]
+    ]
+    if len(lines) > _MOST_MOVED:
+        code.append(f"... {count_text(len(lines) - _MOST_MOVED, 'more line')} of the same kind")
+    where = f" in {path_text(min(files), base)}" if len(files) == 1 else ""
+    added = next((one.line for one in lines if one.is_added), None)
+    plus = f" (`{added}+` is a new line after line {added})" if added is not None else ""
+    return Order(f"{text}: change these lines{where}{plus}{again}:", command, code)
 
 
 def _left(step: ProgramStep) -> list[Finding]:
     """Its errors that the change does not handle."""
-    found = active(step.report.findings) if step.report is not None else ()
-    return [one for one in found if severity_of(one) == "error" and one.rule not in step.cured]
+    found = errors_of(step.report) if step.report is not None else ()
+    return [one for one in found if one.rule not in step.cured]
 
 
-def _refused(step: ProgramStep, left: Sequence[Finding]) -> list[str]:
+def _refused(step: ProgramStep, left: Iterable[Finding]) -> list[str]:
     """The rules of which the step's change cannot be captured."""
     return sorted({one.rule for one in left if step.change and one.effect == "capture-fails"})
 

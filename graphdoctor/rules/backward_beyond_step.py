@@ -11,7 +11,7 @@ from graphdoctor.rules.causes.edits import put_before
 from graphdoctor.rules.causes.source import kept_until
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
 from graphdoctor.values.figures import joined
-from graphdoctor.values.finding import Edit
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.host_events import EarlierGraph
 from graphdoctor.values.locations import Lines
 from graphdoctor.values.recording import Recording
@@ -59,8 +59,7 @@ class BackwardBeyondStep(RecordingRule):
             for event in iteration.events_of(EarlierGraph):
                 hit = at_event(iteration.index, event, _message(event))
                 if event.kept_by:
-                    fix, edits = _cure(event.kept_by, recording.lines)
-                    hit = replace(hit, fix=fix, edits=edits)
+                    hit = replace(hit, cure=_cure(event.kept_by, recording.lines))
                 yield hit
 
     @staticmethod
@@ -94,22 +93,21 @@ class BackwardBeyondStep(RecordingRule):
         return step, (torch.randn(8, 4, device="cuda"),)
 
 
-def _cure(holders: Sequence[str], step: Lines | None) -> tuple[str, tuple[Edit, ...]]:
+def _cure(holders: Sequence[str], step: Lines | None) -> Cure:
     """How to release the AccumulateGrad node that `holders` reference: variables, or tensors of the model."""
     variables = [found[1] for each in holders if (found := _VARIABLE.match(each))]
     tensors = [each for each in holders if not _VARIABLE.match(each)]
     its, it = ("its", "it") if len(tensors) == 1 else ("their", "them")
     if step is not None and variables:
-        fix, edits = _release(variables, step)
-        if not tensors:
-            return fix, edits
-        return f"{fix} After line {step.last}, replace {joined(tensors)} with {its} detach().", ()
+        cure = _release(variables, step)
+        more = f"After line {step.last}, replace {joined(tensors)} with {its} detach()."
+        return Cure(f"{cure.text} {more}") if tensors else cure
     if holders[0].startswith("`"):
-        return _LET_GO.format(what=joined(tensors or holders), its=its, it=it), ()
-    return "Before each step, `del` every tensor that references the node.", ()
+        return Cure(_LET_GO.format(what=joined(tensors or holders), its=its, it=it))
+    return Cure("Before each step, `del` every tensor that references the node.")
 
 
-def _release(variables: list[str], step: Lines) -> tuple[str, tuple[Edit, ...]]:
+def _release(variables: list[str], step: Lines) -> Cure:
     """Rebind before the step what it computes again; `detach()` what it reads from the step before."""
     kept = kept_until(step, variables)
     renewed = " = ".join([*(name for name in variables if name not in kept), "None"])
@@ -118,7 +116,8 @@ def _release(variables: list[str], step: Lines) -> tuple[str, tuple[Edit, ...]]:
         f"Add `{name} = {name}.detach()` after line {line}; detach each tensor if `{name}` holds several."
         for name, line in kept.items()
     ]
-    return " ".join(sentences), () if kept else put_before(step.file, step.first, renewed)
+    edits = () if kept else put_before(step.file, step.first, renewed)
+    return Cure(" ".join(sentences), edits=edits)
 
 
 def _message(event: EarlierGraph) -> str:

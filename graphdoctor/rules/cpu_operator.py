@@ -13,6 +13,7 @@ from graphdoctor.rules.causes.numbers import OUTSIDE
 from graphdoctor.rules.causes.reads import source_place
 from graphdoctor.rules.causes.words import operator_words, place_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Recording
 
 
@@ -61,10 +62,10 @@ class CpuOperator(RecordingRule):
                     steering.origin.name
                 )
                 edits = () if fix else with_device(op.location, op.base_name)
-                yield at_op(steering.iteration, op, _message(steering), fix=fix, edits=edits)
+                yield at_op(steering.iteration, op, _message(steering), cure=Cure(fix, edits=edits))
         for write in frozen_writes(recording):
             fix = OUTSIDE if write.op.phase == "optimizer" else _kept_on_gpu(write.state.name)
-            yield at_op(write.iteration, write.op, _write_message(write), fix=fix)
+            yield at_op(write.iteration, write.op, _write_message(write), cure=Cure(fix))
 
     @staticmethod
     def bad() -> object:

@@ -10,6 +10,7 @@ from graphdoctor.rules.causes.edits import asserted, selected
 from graphdoctor.rules.causes.reads import Read, host_reads
 from graphdoctor.rules.causes.words import place_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Iteration, Recording
 
 
@@ -55,7 +56,7 @@ class DataDependentBranch(RecordingRule):
             is_here = branch.line == _line(read) and not branch.raises and not settled
             edits = edit(branch.location) if is_here else ()
             fix = settled or for_branch(branch)
-            yield at_op(read.iteration, read.op, message, fix=fix, edits=edits)
+            yield at_op(read.iteration, read.op, message, cure=Cure(fix, edits=edits))
 
     @staticmethod
     def bad() -> object:

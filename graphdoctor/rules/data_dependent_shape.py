@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.operators import host_learns
 from graphdoctor.operators.conditions import has_mask_index
-from graphdoctor.rules.causes.advice import for_size
+from graphdoctor.rules.causes.sizes import for_size
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Op, Recording
@@ -43,8 +43,8 @@ class DataDependentShape(RecordingRule):
         for iteration in recording.captured:
             for op in iteration.ops:
                 if host_learns(op) == "size" and any(use.is_cuda for use in op.inputs):
-                    fix = for_size(op, iteration)
-                    yield at_op(iteration.index, op, _message(op), fix=fix, refused_alone=True)
+                    cure = for_size(op, iteration)
+                    yield at_op(iteration.index, op, _message(op), cure=cure, refused_alone=True)
 
     @staticmethod
     def bad() -> object:

@@ -9,6 +9,7 @@ from graphdoctor.rules.causes.advice import for_copy
 from graphdoctor.rules.causes.reads import is_list_read, transfers, undoes_a_copy
 from graphdoctor.rules.causes.words import tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Recording
 
 
@@ -40,7 +41,7 @@ class DeviceToHostCopy(RecordingRule):
                     continue
                 if not is_list_read(transfer.op) and not _is_captured(transfer):
                     fix = for_copy(transfer, iteration)
-                    yield at_op(iteration.index, transfer.op, _message(transfer), fix=fix)
+                    yield at_op(iteration.index, transfer.op, _message(transfer), cure=Cure(fix))
 
     @staticmethod
     def bad() -> object:

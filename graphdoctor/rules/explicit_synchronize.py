@@ -8,6 +8,7 @@ from msgspec import structs
 
 from graphdoctor.rules.causes.edits import removed
 from graphdoctor.rules.rule import MEASURED, EventRule, Hit
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.host_events import Sync
 from graphdoctor.values.recording import Recording
 
@@ -36,7 +37,7 @@ class ExplicitSynchronize(EventRule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         """The call becomes `pass`, if it is a whole statement."""
         for hit in super().check(recording):
-            yield structs.replace(hit, edits=removed(hit.location))
+            yield structs.replace(hit, cure=Cure(edits=removed(hit.location)))
 
     @staticmethod
     def bad() -> object:

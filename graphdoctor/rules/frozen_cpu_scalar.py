@@ -9,6 +9,7 @@ from graphdoctor.rules.causes.cpu_data import Steering, steering_values
 from graphdoctor.rules.causes.numbers import POSITIONS, for_position
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Recording
 
 
@@ -37,7 +38,9 @@ class FrozenCpuScalar(RecordingRule):
             if steering.use.shape and steering.at.fallback is not None:
                 continue  # a GPU refuses the operator in eager already
             if changes and host_learns(steering.at) != "value" and steering.at.phase != "optimizer":
-                yield at_op(steering.iteration, steering.at, _message(steering), fix=_fix(steering))
+                yield at_op(
+                    steering.iteration, steering.at, _message(steering), cure=Cure(_fix(steering))
+                )
 
     @staticmethod
     def bad() -> object:

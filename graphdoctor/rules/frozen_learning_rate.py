@@ -13,6 +13,7 @@ from graphdoctor.rules.causes.numbers import (
 )
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.rules.scalars_differ import scalar_hits, unexplained_scalars
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Op, Recording
 
 _UNKNOWN = 'Construct the optimizer with lr=torch.tensor(lr, device="cuda").'
@@ -132,4 +133,4 @@ def _slow_schedules(recording: Recording) -> Iterator[Hit]:
                 f"{advanced[0]} advances inside the step and will change the learning rate, "
                 "which is a Python number. A replay does not advance the scheduler: the rate is frozen at capture."
             )
-            yield at_op(iteration.index, first, message, fix=_fix(recording, first))
+            yield at_op(iteration.index, first, message, cure=Cure(_fix(recording, first)))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.reads import host_reads
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Recording
 
 _FLAG_READ = "`scaler.step()` reads found_inf on the CPU, which is a host sync, to decide whether the optimizer steps."
@@ -49,9 +50,9 @@ class GradScalerRead(RecordingRule):
         for read in host_reads(recording):
             if read.of_scaler:
                 if read.of_scaler == "scale":
-                    yield at_op(read.iteration, read.op, _SCALE_READ, fix=_READ_LATER)
+                    yield at_op(read.iteration, read.op, _SCALE_READ, cure=Cure(_READ_LATER))
                 else:
-                    yield at_op(read.iteration, read.op, _FLAG_READ, fix=_fix(recording))
+                    yield at_op(read.iteration, read.op, _FLAG_READ, cure=Cure(_fix(recording)))
 
     @staticmethod
     def bad() -> object:

@@ -9,6 +9,7 @@ from graphdoctor.rules.causes.differences import Found, differences
 from graphdoctor.rules.causes.words import operator_words, shape_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Recording
 
 
@@ -41,8 +42,8 @@ class GrowingState(RecordingRule):
             if difference.kind == "growing" and difference.before and difference.after:
                 message = _message(found)
                 fix = for_cache(difference.after)
-                yield at_op(found.first, difference.before, message, fix=fix)
-                yield at_op(found.second, difference.after, message, fix=fix)
+                yield at_op(found.first, difference.before, message, cure=Cure(fix))
+                yield at_op(found.second, difference.after, message, cure=Cure(fix))
 
     @staticmethod
     def bad() -> object:

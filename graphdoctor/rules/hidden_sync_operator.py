@@ -12,9 +12,9 @@ from graphdoctor.operators import (
     waiting_backwards,
 )
 from graphdoctor.rules.causes.advice import LOGARITHMS, for_wait
-from graphdoctor.rules.causes.edits import without_check
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Op, Recording
 
 
@@ -57,8 +57,7 @@ class HiddenSyncOperator(RecordingRule):
                         iteration.index,
                         op,
                         message,
-                        fix=for_wait(op, iteration),
-                        edits=without_check(op.location),
+                        cure=for_wait(op, iteration),
                         refused_alone=True,
                     )
             for op, forward in waiting_backwards(iteration.ops):
@@ -66,7 +65,7 @@ class HiddenSyncOperator(RecordingRule):
                     f"The backward of {operator_words(forward)} is a host sync: it searches for zeros. "
                     f"{_sentence(MEASURED)}"
                 )
-                yield at_op(iteration.index, op, message, fix=LOGARITHMS)
+                yield at_op(iteration.index, op, message, cure=Cure(LOGARITHMS))
 
     @staticmethod
     def bad() -> object:

@@ -11,6 +11,7 @@ from graphdoctor.rules.causes.reads import Read, host_reads
 from graphdoctor.rules.causes.source import is_formatting, written
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Iteration, Recording
 
 _METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "any", "all"})
@@ -70,7 +71,7 @@ class HostRead(RecordingRule):
             ):
                 fix = _fix(read, iterations[read.iteration], recording)
                 edits = () if fix else without_read(read.op.location)
-                yield at_op(read.iteration, read.op, _message(read), fix=fix, edits=edits)
+                yield at_op(read.iteration, read.op, _message(read), cure=Cure(fix, edits=edits))
 
     @staticmethod
     def bad() -> object:

@@ -11,6 +11,7 @@ from graphdoctor.rules.causes.edits import as_slice, index_made_on_gpu, made_on_
 from graphdoctor.rules.causes.reads import transfers, undoes_a_copy
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Recording
 
 _OTHER_NUMBERS = " After the fix, the same seed draws other numbers."
@@ -69,8 +70,7 @@ class HostToDeviceCopy(RecordingRule):
                     iteration.index,
                     transfer.op,
                     f"{_message(transfer)}{_OTHER_NUMBERS if moves_draw else ''}",
-                    fix=for_drawn_copy(place) or for_copy(transfer, iteration),
-                    edits=edits,
+                    cure=Cure(for_drawn_copy(place) or for_copy(transfer, iteration), edits=edits),
                 )
 
     @staticmethod

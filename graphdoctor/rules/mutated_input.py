@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from graphdoctor.rules.causes.source import changed_name
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.locations import is_library
 from graphdoctor.values.recording import Op, Recording
 
@@ -46,7 +47,7 @@ class MutatedInput(RecordingRule):
             for op in iteration.ops:
                 written = next((names[storage] for storage in op.writes if storage in names), None)
                 if written is not None:
-                    yield at_op(iteration.index, op, _message(op, written), fix=_fix(op))
+                    yield at_op(iteration.index, op, _message(op, written), cure=Cure(_fix(op)))
 
     @staticmethod
     def bad() -> object:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from os.path import basename
-from textwrap import indent
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -21,7 +20,7 @@ from graphdoctor.rules.causes.numbers import (
 from graphdoctor.rules.causes.source import own_nodes, statement_at, targets_of
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event, at_op
 from graphdoctor.source.trees import calls_in, holds, last_name, scope_at, statements_of, tree_of
-from graphdoctor.values.finding import Edit
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.host_events import RefusedOptimizer
 from graphdoctor.values.locations import Location, is_library
 from graphdoctor.values.recording import Recording
@@ -73,8 +72,8 @@ class NonCapturableOptimizer(RecordingRule):
         for iteration in recording.captured:
             first = next((op for op in iteration.ops if op.phase == "optimizer"), None)
             if first is not None:
-                fix, edits = _cure(recording, (first.location, *first.stack), names[0])
-                yield at_op(iteration.index, first, _text(names[0]), fix=fix, edits=edits)
+                cure = _cure(recording, (first.location, *first.stack), names[0])
+                yield at_op(iteration.index, first, _text(names[0]), cure=cure)
 
     @staticmethod
     def bad() -> object:
@@ -129,19 +128,17 @@ def _refused(recording: Recording) -> Iterator[Hit]:
                         "has no capturable=True."
                     ),
                 )
-                yield replace(hit, fix=OUTSIDE)
+                yield replace(hit, cure=Cure(OUTSIDE))
             else:
                 hit = at_event(iteration.index, event, _text(name))
-                fix, edits = _cure(recording, (event.location, *event.stack), name)
-                yield replace(hit, fix=fix, edits=edits)
+                cure = _cure(recording, (event.location, *event.stack), name)
+                yield replace(hit, cure=cure)
 
 
-def _cure(
-    recording: Recording, frames: tuple[Location | None, ...], class_name: str
-) -> tuple[str, tuple[Edit, ...]]:
+def _cure(recording: Recording, frames: tuple[Location | None, ...], class_name: str) -> Cure:
     """The cure with what a rate that changes needs, too: GD204 would be next."""
     if advice := options_advice(recording):
-        return advice, ()
+        return Cure(advice)
     stored = stored_rate_advice(frames)
     is_scheduled = any(
         info.is_scheduled for info in recording.optimizers if info.class_name == class_name
@@ -151,10 +148,10 @@ def _cure(
     more = stored or (_SCHEDULER if changes else "")
     made = construction_of(frames, class_name)
     if made is not None:
-        fix, edits = made.capturable(tensor_rate=tensor_rate, more=more)
-        return fix, edits if not stored else ()
+        cure = made.capturable(tensor_rate=tensor_rate, more=more)
+        return replace(cure, edits=()) if stored else cure
     rate = ', lr=torch.tensor(lr, device="cuda")' if tensor_rate else ""
-    return f"Construct {class_name} with `capturable=True{rate}`. {more}".rstrip(), ()
+    return Cure(f"Construct {class_name} with `capturable=True{rate}`. {more}".rstrip())
 
 
 def _text(class_name: str) -> str:
@@ -185,7 +182,7 @@ class Construction(NamedTuple):
         """Whether the statement binds just what the call returns."""
         return self.call is getattr(self.statement, "value", None)
 
-    def capturable(self, *, tensor_rate: bool, more: str = "") -> tuple[str, tuple[Edit, ...]]:
+    def capturable(self, *, tensor_rate: bool, more: str = "") -> Cure:
         """The cure, with the learning rate as a tensor if the program changes it, and its edits.
 
         `more` says what to do after it. The code comes last: a page shows it as lines of its own.
@@ -218,13 +215,13 @@ class Construction(NamedTuple):
         end = f". {more} The statement becomes:" if more else ":"
         sentences.append(f"Pass `{', '.join(given)}` to `{chooses}()` ({lines}){end}")
         code = self._with_arguments([" ".join(each.split()) for each in texts])
-        fix = f"{' '.join(sentences)}\n\n{code}"
         is_complete = is_moved and not self.is_chosen and (rate is not None or not tensor_rate)
         new = f"{chooses}({', '.join(texts)})"
-        return fix, instead_of_call(self.file, self.call, new) if is_complete else ()
+        edits = instead_of_call(self.file, self.call, new) if is_complete else ()
+        return Cure(" ".join(sentences), code, edits)
 
-    def _with_arguments(self, texts: list[str]) -> str:
-        """The statement with these arguments, indented, and over several lines if one is too long."""
+    def _with_arguments(self, texts: list[str]) -> tuple[str, ...]:
+        """The lines of the statement with these arguments: several if one is too long."""
         before, after = ast.unparse(self.statement), ast.unparse(self.call)
         chooses = ast.unparse(self.call.func)
         code = before.replace(after, f"{chooses}({', '.join(texts)})")
@@ -236,7 +233,7 @@ class Construction(NamedTuple):
                 lines[-1] += f"{' ' if lines[-1] else ''}{each},"
             arguments = "\n".join(f"    {each}" for each in lines).removesuffix(",")
             code = before.replace(after, f"{chooses}(\n{arguments})")
-        return indent(code, "    ")
+        return (*code.split("\n"),)
 
     def _names_gpu(self) -> bool:
         """Whether the file names a GPU: `.cuda()`, `"cuda:0"`, or a device that another file chose."""

@@ -13,6 +13,7 @@ from graphdoctor.rules.causes.differences import Found
 from graphdoctor.rules.causes.words import operator_words, place_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Recording
 
 
@@ -83,7 +84,9 @@ def _hits(found: Found) -> Iterator[Hit]:
             continue
         branch = difference.branch
         at = branch or (branch_at(op.location) if op.location is not None else None)
-        hit = at_op(index, op, _message(found), fix=for_state_branch(at) if at is not None else "")
+        hit = at_op(
+            index, op, _message(found), cure=Cure(for_state_branch(at) if at is not None else "")
+        )
         if branch is not None:
             place, stack = place_of_branch(branch, op)
             hit = replace(hit, location=place, stack=stack)

@@ -14,7 +14,7 @@ from graphdoctor.rules.causes.source import assigned_to, data_assigned_near, nam
 from graphdoctor.rules.causes.words import operator_words, place_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.figures import shortened
-from graphdoctor.values.finding import Edit
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.host_events import ItemTaken, ReplacedBetweenSteps
 from graphdoctor.values.locations import Location, is_library
 from graphdoctor.values.recording import Iteration, Op, Recording
@@ -90,7 +90,7 @@ def _hit(found: Found, recording: Recording) -> Hit:
     """On the line that makes the new tensor, where that is known: that is the line to change."""
     difference = found.difference
     if _is_left_gradient(found):
-        return at_op(found.second, difference.op, _gradient_message(found), fix=_ZERO)
+        return at_op(found.second, difference.op, _gradient_message(found), cure=Cure(_ZERO))
     hit = at_op(found.second, difference.op, _message(found))
     maker = difference.maker
     bound = rebinding_of(recording, found)
@@ -100,20 +100,18 @@ def _hit(found: Found, recording: Recording) -> Hit:
             location=bound.location,
             stack=bound.stack,
             message=_rebinding_message(bound, found),
-            fix=bound.fix,
-            edits=bound.edits,
+            cure=bound.cure,
         )
     if maker is None or maker.location is None:
         external = difference.external
         is_element = external is not None and external.name.endswith("]")
-        return structs.replace(hit, fix=_ELEMENT) if is_element else hit
+        return structs.replace(hit, cure=Cure(_ELEMENT)) if is_element else hit
     return structs.replace(
         hit,
         location=maker.location,
         stack=maker.stack,
         module=maker.module,
-        fix=bound.fix if bound is not None else _fix_of_data(maker.location),
-        edits=bound.edits if bound is not None else (),
+        cure=bound.cure if bound is not None else Cure(_fix_of_data(maker.location)),
     )
 
 
@@ -204,12 +202,11 @@ def _message(found: Found) -> str:
 
 
 class Rebinding(Struct, frozen=True):
-    """`code` binds a new tensor to `name`; `fix` writes into the tensor that is there."""
+    """`code` binds a new tensor to `name`; `cure` writes into the tensor that is there."""
 
     name: str
     code: str
-    fix: str
-    edits: tuple[Edit, ...]
+    cure: Cure
     location: Location
     stack: tuple[Location, ...]
 
@@ -235,8 +232,10 @@ def rebinding_of(recording: Recording, found: Found) -> Rebinding | None:
                     return Rebinding(
                         name=next(dotted, attribute),
                         code=shortened(ast.unparse(bound)),
-                        fix=f"{how}: `{_code(bound)}`.",
-                        edits=instead_of_statement(frame.file, bound, _code(bound)),
+                        cure=Cure(
+                            f"{how}: `{_code(bound)}`.",
+                            edits=instead_of_statement(frame.file, bound, _code(bound)),
+                        ),
                         location=Location(frame.file, bound.lineno, frame.function),
                         stack=frames[depth + 1 :],
                     )

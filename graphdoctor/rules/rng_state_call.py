@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from graphdoctor.rules.causes.draws import for_repeated
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.host_events import RngState
 from graphdoctor.values.recording import Iteration, Recording
 
@@ -51,7 +52,7 @@ class RngStateCall(RecordingRule):
                     event,
                     f"PyTorch refuses {event.name} during capture: {event.refusal.rstrip('.')}.",
                 )
-                hit = replace(hit, fix=_fix(event, iteration, recording))
+                hit = replace(hit, cure=Cure(_fix(event, iteration, recording)))
                 if first and _in_backward(event, iteration) and not _in_backward(first, iteration):
                     # Checkpointing sets the state again when it recomputes: the same cause.
                     hit = replace(hit, location=first.location, stack=first.stack)

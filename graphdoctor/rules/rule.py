@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, TypeVar
 
 from msgspec import Struct
 
-from graphdoctor.values.finding import Edit, Effect, Finding
+from graphdoctor.values.finding import Cure, Effect, Finding
 from graphdoctor.values.host_events import HostEvent
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Event, Op, Recording
@@ -20,15 +20,17 @@ Result = TypeVar("Result")
 MEASURED = "measured on NVIDIA H200, torch 2.11.0, 2026-11-20"
 
 
+NO_CURE = Cure()
+
+
 class Hit(Struct, frozen=True):
     """One place in one iteration of `recording.captured` where a rule applies.
 
     `op_index` is the operator that must stay out of a captured region. A host event sits
     *before* operator `op_index`: `between` is then true and only cuts the step there. What `follows`
     is in the wake of another hit of the same cause: it stays out of regions too, and does not count.
-    `fix` stands in the place of the rule's where this place has a better one. `refused_alone`: the
-    operator is refused wherever it runs, so that a capture of nothing else can show otherwise. `edits` are the
-    fix as replacements of source text.
+    `cure` stands in the place of the rule's where this place has a better one. `refused_alone`: the
+    operator is refused wherever it runs, so that a capture of nothing else can show otherwise.
     """
 
     iteration: int
@@ -41,9 +43,8 @@ class Hit(Struct, frozen=True):
     operator: str = ""
     between: bool = False
     follows: bool = False
-    fix: str = ""
+    cure: Cure = NO_CURE
     refused_alone: bool = False
-    edits: tuple[Edit, ...] = ()
 
 
 class Rule(ABC):
@@ -138,8 +139,7 @@ def at_op(
     op: Op,
     message: str,
     *,
-    fix: str = "",
-    edits: tuple[Edit, ...] = (),
+    cure: Cure = NO_CURE,
     refused_alone: bool = False,
 ) -> Hit:
     """A hit on an operator."""
@@ -152,9 +152,8 @@ def at_op(
         module=op.module,
         phase=op.phase,
         operator=op.name,
-        fix=fix,
+        cure=cure,
         refused_alone=refused_alone,
-        edits=edits,
     )
 
 

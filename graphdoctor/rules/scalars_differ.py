@@ -10,6 +10,7 @@ from graphdoctor.rules.causes.numbers import COUNTED, for_number, rates_change
 from graphdoctor.rules.causes.words import listed, operator_words, value_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Op, Recording
 
 
@@ -98,7 +99,7 @@ def scalar_hits(all_found: Sequence[Found], *, fix: str = "") -> Iterator[Hit]:
                 (found.second, found.difference.after),
             ):
                 if op is not None:
-                    yield at_op(index, op, message, fix=cure)
+                    yield at_op(index, op, message, cure=Cure(cure))
 
 
 def _call(op: Op, found: Found) -> tuple[object, ...]:

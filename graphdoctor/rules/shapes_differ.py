@@ -10,6 +10,7 @@ from graphdoctor.rules.causes.numbers import for_size_of
 from graphdoctor.rules.causes.words import operator_words, shape_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Recording
 
 
@@ -39,8 +40,8 @@ class ShapesDiffer(RecordingRule):
                 continue
             if difference.before is not None and difference.after is not None:
                 fix = for_size_of(difference)
-                yield at_op(found.first, difference.before, _message(found), fix=fix)
-                yield at_op(found.second, difference.after, _message(found), fix=fix)
+                yield at_op(found.first, difference.before, _message(found), cure=Cure(fix))
+                yield at_op(found.second, difference.after, _message(found), cure=Cure(fix))
 
     @staticmethod
     def bad() -> object:

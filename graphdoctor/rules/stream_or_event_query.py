@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from graphdoctor.rules.rule import MEASURED, EventRule, Hit
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.host_events import Query
 from graphdoctor.values.recording import Recording
 
@@ -44,7 +45,7 @@ class StreamOrEventQuery(EventRule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         for hit in super().check(recording):
             fix = next((fix for call, fix in _FIXES.items() if hit.operator.startswith(call)), "")
-            yield replace(hit, fix=fix)
+            yield replace(hit, cure=Cure(fix))
 
     @staticmethod
     def bad() -> object:

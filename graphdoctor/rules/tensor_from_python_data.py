@@ -10,6 +10,7 @@ from graphdoctor.rules.causes.edits import filled, stacked
 from graphdoctor.rules.causes.reads import transfers
 from graphdoctor.rules.causes.words import tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Recording
 
 
@@ -51,7 +52,7 @@ class TensorFromPythonData(RecordingRule):
                     fix = for_drawn_copy(place) or for_python_data(transfer.op, iteration)
                     edit = {STACK: stacked, ELEMENT: filled}.get(fix)
                     edits = edit(place) if edit is not None else ()
-                    yield at_op(iteration.index, transfer.op, message, fix=fix, edits=edits)
+                    yield at_op(iteration.index, transfer.op, message, cure=Cure(fix, edits=edits))
 
     @staticmethod
     def bad() -> object:

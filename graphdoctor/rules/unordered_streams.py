@@ -8,6 +8,7 @@ from msgspec import structs
 
 from graphdoctor.rules.causes.advice import for_stream
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.host_events import StreamSwitch, UnorderedWork
 from graphdoctor.values.recording import Recording
 
@@ -47,7 +48,7 @@ class UnorderedStreams(RecordingRule):
                     if "unjoined" in event.refusal and switch is not None:
                         # That nobody joined shows at the step's end; the place is where the stream was chosen.
                         hit = structs.replace(hit, location=switch.location, stack=switch.stack)
-                    yield structs.replace(hit, fix=for_stream(self.fix, switch))
+                    yield structs.replace(hit, cure=Cure(for_stream(self.fix, switch)))
 
     @staticmethod
     def bad() -> object:

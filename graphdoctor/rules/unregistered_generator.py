@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from graphdoctor.rules.causes.draws import for_repeated
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.host_events import RngState
 from graphdoctor.values.recording import Opaque, Recording
 
@@ -49,7 +50,7 @@ class UnregisteredGenerator(RecordingRule):
                         iteration.index,
                         op,
                         f"{operator_words(op)} draws from a generator that is not registered with the graph.",
-                        fix=fix,
+                        cure=Cure(fix),
                     )
 
     @staticmethod

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from graphdoctor.rules.causes.advice import for_cache
 from graphdoctor.rules.causes.words import listed, shape_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Iteration, Leaf, Op, Recording, TensorUse
 
 
@@ -89,7 +90,7 @@ def _hit(iteration: Iteration, leaf: Leaf, message: str) -> Hit:
     op = _first_reader(iteration, leaf)
     if op is None:
         return Hit(iteration.index, 0, message, None)
-    return at_op(iteration.index, op, message, fix=for_cache(op))
+    return at_op(iteration.index, op, message, cure=Cure(for_cache(op)))
 
 
 def _first_reader(iteration: Iteration, leaf: Leaf) -> Op | None:

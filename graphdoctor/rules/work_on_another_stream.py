@@ -8,6 +8,7 @@ from msgspec import structs
 
 from graphdoctor.rules.causes.advice import for_stream
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.host_events import StreamSwitch, UnorderedWork
 from graphdoctor.values.recording import Recording
 
@@ -46,7 +47,7 @@ class WorkOnAnotherStream(RecordingRule):
                         "graph does not contain it."
                     )
                     hit = at_event(iteration.index, event, message)
-                    yield structs.replace(hit, fix=for_stream(self.fix, switch))
+                    yield structs.replace(hit, cure=Cure(for_stream(self.fix, switch)))
 
     @staticmethod
     def bad() -> object:

@@ -54,6 +54,14 @@ class Edit(Struct, frozen=True):
     new_text: str
 
 
+class Cure(Struct, frozen=True):
+    """What to write instead: sentences, the lines of code that they introduce, the same as replacements of text."""
+
+    text: str = ""
+    code: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
+
+
 class Finding(Struct, frozen=True):
     """One reason why the step is not safe, or not worth it, as a CUDA graph.
 
@@ -65,7 +73,7 @@ class Finding(Struct, frozen=True):
     What is `suppressed` is still true, and still counts for the verdict.
     `columns` are those of the location's expression; None where Python does not say, or where it
     reaches over several lines.
-    `edits` are the cure, where it is a replacement of source text: all of them together.
+    `fix`, `fix_code` and `edits` are its `Cure`.
     """
 
     rule: str
@@ -87,6 +95,7 @@ class Finding(Struct, frozen=True):
     cost_source: str = ""
     columns: Columns | None = None
     edits: tuple[Edit, ...] = ()
+    fix_code: tuple[str, ...] = ()
 
     @property
     def code(self) -> str | None:
@@ -106,10 +115,11 @@ def effect_text(finding: Finding) -> str:
 
 def by_cure(items: Iterable[_T], finding_of: Callable[[_T], Finding]) -> list[list[_T]]:
     """Items whose findings have one cure, together: a page says it once, with a list of lines."""
-    groups: dict[tuple[str, str, str], list[_T]] = {}
+    groups: dict[tuple[object, ...], list[_T]] = {}
     for item in items:
         finding = finding_of(item)
-        groups.setdefault((finding.rule, finding.why, finding.fix), []).append(item)
+        key = (finding.rule, finding.why, finding.fix, finding.fix_code)
+        groups.setdefault(key, []).append(item)
     return [*groups.values()]
 
 

@@ -49,6 +49,15 @@ class CalledModule(Struct, frozen=True):
     reason: str = ""
 
 
+class LineOnGpu(Struct, frozen=True):
+    """A line of a program that stays on the CPU, as it becomes on a GPU; `is_added`: a new line after it."""
+
+    file: str
+    line: int
+    code: str
+    is_added: bool = False
+
+
 def to_gpu(modules: Iterable[CalledModule]) -> str:
     """What puts these modules and their inputs on a GPU, as an instruction."""
     lines = dict.fromkeys(
@@ -150,3 +159,4 @@ class ProgramReport(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     patch: Patch | None = None
     is_on_cpu: bool = False  # it stayed there, and its steps were diagnosed as if on a GPU
+    on_gpu: tuple[LineOnGpu, ...] = ()  # of a program that stays on the CPU

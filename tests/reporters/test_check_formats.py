@@ -273,8 +273,8 @@ def test_markdown_fits_into_a_comment(count: int) -> None:
 
 
 def test_the_code_of_a_fix_is_shown_as_it_is_pasted() -> None:
-    fix = "Pass `capturable=True`:\n\n    opt = Adam(\n        p, capturable=True)\n\nOr use SGD."
-    check = checked({"one": report(finding(fix=fix))})
+    lines = ("opt = Adam(", "    p, capturable=True)")
+    check = checked({"one": report(finding(fix="Pass `capturable=True`:", fix_code=lines))})
     code = "```python\nopt = Adam(\n    p, capturable=True)\n```"
     assert rendered("markdown", check).count(code) == 1
     page = rendered("full", check)

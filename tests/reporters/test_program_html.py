@@ -123,5 +123,5 @@ def test_what_the_terminal_says_of_changes_is_there_too() -> None:
     text = page(cured, patch=patch).text
     assert "The change handles GD101: no further edit is needed for them." in text
     assert "Not tried yet." in text
-    for order, command in program_page.orders_of(replace(of_program(cured), patch=patch), ""):
-        assert order in text and command in text
+    for order in program_page.orders_of(replace(of_program(cured), patch=patch), ""):
+        assert order.text in text and order.command in text

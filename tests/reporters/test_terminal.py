@@ -170,9 +170,9 @@ def test_a_page_says_whether_a_gpu_confirmed_its_findings() -> None:
 
 
 def test_a_fix_below_the_first_three_has_its_code() -> None:
-    fixes = ("Fix 1.", "Fix 2.", "Fix 3.", "Write:\n\n    x = 1")
+    fixes = ("Fix 1.", "Fix 2.", "Fix 3.", "Write:")
     findings = tuple(
-        change(HOST_READ, fix=fix, location=change(HOST_READ.location, line=line))
+        change(HOST_READ, fix=fix, fix_code=("x = 1",), location=change(at(line), line=line))
         for line, fix in enumerate(fixes, start=40)
     )
     page = render(change(PARTLY_SAFE, findings=findings), Look())
@@ -187,15 +187,11 @@ def test_notes_below_the_first_finding_have_no_code() -> None:
     assert "= note: More." in alone and "= fix:  Give the optimizer" in alone
 
 
-def test_the_gain_of_the_fix_is_at_the_finding_to_fix_next() -> None:
-    page = render(COMPARED, Look(base=BASE))
-    gain = "= then: 2.4x (1.8x to 3.2x) predicted, whole step captured after this fix\n"
-    assert page.count("= then:") == 1
-    assert page.index("error[GD101]") < page.index(gain) < page.index("error[GD204]")
-    fix = change(COMPARED.recommendation.next_fix, captured_share=0.74, others=("GD204",))
-    advice = change(COMPARED.recommendation, next_fix=fix)
-    words = " ".join(render(change(COMPARED, recommendation=advice), Look()).split())
-    assert "predicted, 74% of launches captured after this fix and that of GD204" in words
+def test_the_speedup_after_all_fixes_is_beside_that_of_now() -> None:
+    whole = change(COMPARED.estimate, whole_speedup=Range(1.8, 2.4, 3.2))
+    page = render(change(COMPARED, estimate=whole), Look(base=BASE))
+    assert "\n  fixed  2.4x (1.8x to 3.2x) as one graph, after all fixes\n" in page
+    assert "  fixed  " not in render(change(COMPARED, estimate=whole, findings=()), Look(base=BASE))
 
 
 def test_the_last_line_says_what_to_do_next() -> None:
@@ -295,13 +291,11 @@ def test_suppressed_findings_are_counted_and_shown_with_all() -> None:
     assert "\n1 suppressed. The runs used an emulated GPU; this command needs none." in nothing_else
 
 
-def test_why_and_the_whole_fix_are_for_all() -> None:
+def test_why_is_for_all() -> None:
     report = change(PARTLY_SAFE, findings=(HOST_READ,))
     page, everything = render(report, Look()), render(report, Look(show_all=True))
     assert "never wait for the device" not in page
     assert "= why:  While a graph is recorded" in everything
-    assert "or capture the parts before" not in page
-    assert "or capture the parts before" in everything
 
 
 def test_the_marked_line_is_the_last_and_has_carets() -> None:

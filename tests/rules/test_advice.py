@@ -583,7 +583,12 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
     ("GD105", jagged, "Keep the padded tensor", padded),
     ("GD106", repeated, "Pass output_size=", repeated_to_a_size),
     ("GD106", counted, "scatter_add_", counted_by_scatter),
-    ("GD106", edges_in_the_step, "nonzero()` once, before the step", edges_before_the_step),
+    (
+        "GD106",
+        edges_in_the_step,
+        "is the same in each step: compute it once",
+        edges_before_the_step,
+    ),
     ("GD106", positions, "torch.nonzero_static", positions_of_fixed_number),
     ("GD107", asserted, "torch._assert_async(condition)", asserted_on_device),
     ("GD107", asserted_not, "torch._assert_async(condition)", asserted_not_on_device),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from textwrap import dedent, indent
 
 import pytest
 
 from graphdoctor.rules.non_capturable_optimizer import construction_of
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.locations import Location
 from tests.support.programs import run
 
@@ -21,12 +21,15 @@ def train():
 """
 
 
-def cure(path: Path, construction: str, *, tensor_rate: bool = False) -> str:
+def cure(
+    path: Path, construction: str, *, tensor_rate: bool = False
+) -> tuple[str, tuple[str, ...]]:
     file = path / "train.py"
     file.write_text(LINES.format(construction=construction), encoding="utf-8")
     line = construction.count("\n") + 5
     found = construction_of([Location(str(file), line)], "Adam")
-    return found.capturable(tensor_rate=tensor_rate)[0] if found is not None else ""
+    made = found.capturable(tensor_rate=tensor_rate) if found is not None else Cure()
+    return made.text, made.code
 
 
 @pytest.mark.parametrize(
@@ -80,8 +83,7 @@ def cure(path: Path, construction: str, *, tensor_rate: bool = False) -> str:
 def test_the_statement_that_constructs_the_optimizer_is_the_one_to_change(
     construction: str, fix: str, code: str, tmp_path: Path
 ) -> None:
-    text = cure(tmp_path, construction)
-    assert text == (f"{fix}\n\n{indent(code, '    ')}" if fix else "")
+    assert cure(tmp_path, construction) == (fix, tuple(code.splitlines()))
 
 
 def test_a_program_that_names_no_gpu_moves_its_model_first(tmp_path: Path) -> None:
@@ -89,11 +91,12 @@ def test_a_program_that_names_no_gpu_moves_its_model_first(tmp_path: Path) -> No
     file.write_text("optimizer = Adam(p)\noptimizer.step()\n", encoding="utf-8")
     found = construction_of([Location(str(file), 2)], "Adam")
     assert found is not None
-    assert found.capturable(tensor_rate=False)[0] == (
+    moved = found.capturable(tensor_rate=False)
+    assert moved.text == (
         "Move the model to the GPU first: `capturable=True` fails on the CPU. "
         "Pass `capturable=True` to `Adam()` (line 1 of train.py):"
-        "\n\n    optimizer = Adam(p, capturable=True)"
     )
+    assert moved.code == ("optimizer = Adam(p, capturable=True)",)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +115,9 @@ def test_a_program_that_names_no_gpu_moves_its_model_first(tmp_path: Path) -> No
 def test_a_rate_that_changes_becomes_a_tensor_of_the_program_s_own_expression(
     construction: str, call: str, tmp_path: Path
 ) -> None:
-    fix = cure(tmp_path, construction, tensor_rate=True)
-    before, _, code = fix.partition("\n\n")
+    before, lines = cure(tmp_path, construction, tensor_rate=True)
     assert before.endswith(", capturable=True` to `Adam()` (line 1 of train.py):")
-    assert ast.unparse(ast.parse(dedent(code))) == ast.unparse(ast.parse(f"optimizer = {call}"))
+    assert ast.unparse(ast.parse("\n".join(lines))) == ast.unparse(ast.parse(f"optimizer = {call}"))
 
 
 PROGRAM = """\
@@ -149,7 +151,7 @@ def test_a_program_after_its_edit_is_safe(scheduler: str, call: str, tmp_path: P
     report = run(before).report.steps[0].report
     assert report is not None
     (found,) = (each for each in report.findings if each.rule == "GD111")
-    code = dedent(found.fix.partition("\n\n")[2])
+    code = "\n".join(found.fix_code)
     statement = f"optimizer = torch.optim.{call}"
     assert ast.unparse(ast.parse(code)) == ast.unparse(ast.parse(statement))
     (edit,) = found.edits

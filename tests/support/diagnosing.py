@@ -79,7 +79,11 @@ def assert_followed(
     rule: str, bad: Callable[[], object], said: str, good: Callable[[], object]
 ) -> None:
     """The fix of `bad` says so, and `good`, which does so, has no finding and replays right."""
-    fixes = [finding.fix for finding in diagnosed(bad).findings if finding.rule == rule]
+    fixes = [
+        "\n".join((finding.fix, "", *(f"    {line}" for line in finding.fix_code)))
+        for finding in diagnosed(bad).findings
+        if finding.rule == rule
+    ]
     assert any(said in fix for fix in fixes), fixes
     diagnosis, outcome = judged(good)
     assert diagnosis.findings == ()

@@ -44,9 +44,8 @@ HOST_READ = Finding(
     message="`tmp.sum().item()` makes the host wait until the GPU has computed one value.",
     why="While a graph is recorded the host must never wait for the device.\n\n"
     "A replay runs without the host, so nothing could decide again.",
-    fix="Keep the decision on the device:\n\n"
-    "    out = torch.where(tmp.sum() > 0, second(tmp), third(tmp))\n\n"
-    "or capture the parts before and after it.",
+    fix="Keep the decision on the device. Or capture the parts before and after it. The line becomes:",
+    fix_code=("out = torch.where(tmp.sum() > 0, second(tmp), third(tmp))",),
     location=at(31),
     excerpt=Excerpt(
         29,

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from graphdoctor.reporters.analysis.captures import difference_text
 from graphdoctor.reporters.frame import (
     SEVERITY_STYLES,
     Frame,
+    Note,
     code_rows,
     edited_lines,
     write_frame,
     write_note,
 )
-from graphdoctor.reporters.page import CODE_INDENT, Page, blocks
+from graphdoctor.reporters.page import CODE_INDENT, Page
 from graphdoctor.values.captures import outcome_of_whole_step
-from graphdoctor.values.figures import cost_text, count_text, joined, ratio_range
+from graphdoctor.values.figures import cost_text, count_text, joined
 from graphdoctor.values.finding import (
     CERTAINTY_WORDS,
     EFFECT_WORDS,
@@ -29,7 +30,6 @@ from graphdoctor.values.finding import (
 )
 from graphdoctor.values.locations import Columns, Location, place_text, places_text
 from graphdoctor.values.report import Report
-from graphdoctor.values.speed import NextFix
 
 SHOWN_IN_FULL = 3
 _PLACES = 12  # further lines that one fix is for
@@ -61,6 +61,11 @@ def active(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding.suppressed is None)
 
 
+def errors_of(report: Report) -> list[Finding]:
+    """Its findings that are errors and not suppressed."""
+    return [one for one in active(report.findings) if severity_of(one) == "error"]
+
+
 def entries_of(step: int, findings: tuple[Finding, ...]) -> list[Entry]:
     """The findings of one step that are not suppressed, worst first."""
     return [Entry(step, finding) for finding in worst_first(active(findings))]
@@ -87,13 +92,8 @@ def causes_of(entries: Iterable[Entry]) -> list[list[Entry]]:
     return causes
 
 
-def write_findings(
-    page: Page, causes: Sequence[list[Entry]], reports: Mapping[int, Report]
-) -> None:
-    """One frame for each cause: all with --all, else up to three of each step and then one line each.
-
-    `reports`, by step, have the speedup after a fix; a step that the page's change captures has that of the change.
-    """
+def write_findings(page: Page, causes: Sequence[list[Entry]]) -> None:
+    """One frame for each cause: all with --all, else up to three of each step and then one line each."""
     shown = Counter[int]()
     for number, cause in enumerate(causes):
         step, finding = cause[0]
@@ -103,7 +103,7 @@ def write_findings(
         )
         shown[step] += 1
         if is_full:
-            _write_cause(page, cause, reports)
+            _write_cause(page, cause)
         else:
             _write_in_a_line(page, cause)
 
@@ -120,9 +120,9 @@ def write_wrong_replay(page: Page, report: Report, *, prefix: str = "") -> None:
         return
     differences = whole.verification.differences
     base = page.look.base
-    notes = [("note", difference_text(one, base)) for one in differences[:1]]
+    notes = [Note("note", difference_text(one, base)) for one in differences[:1]]
     if not notes and whole.verification.reason:
-        notes = [("note", whole.verification.reason)]
+        notes = [Note("note", whole.verification.reason)]
     frame = Frame(
         title="error",
         title_style=SEVERITY_STYLES["error"],
@@ -144,28 +144,24 @@ def headline_of(finding: Finding) -> tuple[str, str]:
     return (first, rest) if stop else (finding.message.removesuffix("."), "")
 
 
-def _write_cause(page: Page, cause: Sequence[Entry], reports: Mapping[int, Report]) -> None:
+def _write_cause(page: Page, cause: Sequence[Entry]) -> None:
     """The first finding with its code and the cure, and the further lines that have the same cure."""
     first, *others = unique_places(cause)
     headline, rest = headline_of(first)
     certainty = CERTAINTY_WORDS[first.certainty]
-    notes: list[tuple[str, str]] = []
-    notes += [("from", where) for where in _callers(page, first)]
+    notes = [Note("from", where) for where in _callers(page, first)]
     if rest:
-        notes.append(("note", rest))
+        notes.append(Note("note", rest))
     if page.look.show_all:
-        notes.append(("why", first.why))
+        notes.append(Note("why", first.why))
         if context := context_text(first):
-            notes.append(("in", context))
-        notes.append(("fix", first.fix))
-    else:
-        notes.append(("fix", _fix_with_code([first, *others])))
-    notes += [("then", speedup) for speedup in _speedups(cause, reports)]
+            notes.append(Note("in", context))
+    notes += _fixes(cause)
     if others and page.look.show_all:
-        notes += [("also", f"{_places([one], page)}: {headline_of(one)[0]}") for one in others]
+        notes += [Note("also", f"{_places([one], page)}: {headline_of(one)[0]}") for one in others]
     elif others:
         places = _places(others, page, most=_PLACES)
-        notes.append(("also", f"{count_text(len(others), 'more line')}: {places}"))
+        notes.append(Note("also", f"{count_text(len(others), 'more line')}: {places}"))
     times = f", {first.count:,} times per step" if first.count > 1 else ""
     frame = Frame(
         title=title_of(first),
@@ -194,49 +190,21 @@ def prefix_of(entries: Iterable[Entry]) -> str:
     return f"{'step' if len(numbers) == 1 else 'steps'} {joined(numbers)}: " if numbers else ""
 
 
-def _speedups(cause: Sequence[Entry], reports: Mapping[int, Report]) -> list[str]:
-    """The predicted speedup of each step after this fix, where it is the one to fix next."""
-    found: dict[int, str] = {}
-    for step, finding in cause:
-        advice = reports[step].recommendation if step in reports else None
-        text = speedup_after(finding, advice.next_fix if advice is not None else None)
-        if text:
-            found.setdefault(step, text)
-    if len({entry.step for entry in cause}) == 1:
-        return [*found.values()]
-    entries: dict[str, list[Entry]] = {}
-    for step, text in found.items():
-        entries.setdefault(text, []).append(Entry(step, cause[0].finding))
-    return [f"{prefix_of(those)}{text}" for text, those in entries.items()]
+def _fixes(cause: Sequence[Entry]) -> Iterator[Note]:
+    """The cure, with the lines as they are afterwards if it replaces their text.
 
-
-def _fix_with_code(findings: Sequence[Finding]) -> str:
-    """The cure in short; the lines as they are afterwards, if the cure is a replacement of their text."""
-    lines = [edited_lines(one) for one in findings]
-    if not all(lines) or len(lines) > _EDITED:
-        return short_fix(findings[0])
-    rows = [f"{number}: {text}" for line in lines for number, text in line]
-    head = "Change the line to:" if len(rows) == 1 else "Change the lines to:"
-    return "\n\n".join((head, "\n".join(f"{CODE_INDENT}{row}" for row in rows)))
-
-
-def short_fix(finding: Finding) -> str:
-    """The first paragraph of the fix, with the code that it introduces."""
-    first, *rest = [*blocks(finding.fix)] or [""]
-    text = " ".join(first.split())
-    if text.endswith(":") and rest and rest[0].startswith(CODE_INDENT):
-        return f"{text}\n\n{rest[0]}"
-    return first
-
-
-def speedup_after(finding: Finding, next_fix: NextFix | None) -> str:
-    """The predicted speedup after the fix of this finding; "" if it is not the one to fix next."""
-    if next_fix is None or (finding.rule, finding.location) != (next_fix.rule, next_fix.location):
-        return ""
-    share = next_fix.captured_share
-    scope = "whole step" if share == 1.0 else f"{share:.0%} of launches"
-    fixes = " and ".join(("this fix", *(f"that of {one}" for one in next_fix.others)))
-    return f"{ratio_range(next_fix.speedup)} predicted, {scope} captured after {fixes}"
+    Steps that share a line may need another cure of it each: a page then says which step needs which.
+    """
+    cures = by_cure(cause, lambda entry: entry.finding)
+    for those in cures:
+        findings = unique_places(those)
+        lines = [edited_lines(one) for one in findings]
+        text, code = findings[0].fix, findings[0].fix_code
+        if all(lines) and len(lines) <= _EDITED:
+            code = (*(f"{number}: {row}" for line in lines for number, row in line),)
+            text = "Change the line to:" if len(code) == 1 else "Change the lines to:"
+        whose = prefix_of(those) if len(cures) > 1 else ""
+        yield Note("fix", f"{whose}{text}", code)
 
 
 def _callers(page: Page, finding: Finding) -> list[str]:
@@ -271,9 +239,9 @@ def _write_in_a_line(page: Page, cause: Sequence[Entry]) -> None:
         "  --> ", _places([finding, *others], page, most=most), style="cyan", head_style="blue"
     )
     if severity_of(finding) != "note":
-        text, *code = blocks(short_fix(finding))
-        head = "" if code else " ".join(text.split()).partition(". ")[0].removesuffix(".")
-        write_note(page, "  = ", "fix:", "\n\n".join((head or text, *code)))
+        short = finding.fix.partition(". ")[0].removesuffix(".")
+        text = finding.fix if finding.fix_code else short
+        write_note(page, "  = ", Note("fix", text, finding.fix_code))
     if rest and severity_of(finding) == "note":
         page.hanging("  = note: ", rest, head_style="blue")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from graphdoctor.reporters.analysis.captures import is_wrong
 from graphdoctor.reporters.analysis.findings import (
@@ -12,15 +12,16 @@ from graphdoctor.reporters.analysis.findings import (
     causes_of,
     counts_text,
     entries_of,
+    errors_of,
     worst_first,
 )
 from graphdoctor.reporters.analysis.gain import basis_text, fed_by_text
 from graphdoctor.reporters.analysis.strategies import advice_label
-from graphdoctor.reporters.frame import SEVERITY_STYLES, Frame, write_frame
-from graphdoctor.reporters.page import Page, blocks
+from graphdoctor.reporters.frame import SEVERITY_STYLES, Frame, Note, write_frame
+from graphdoctor.reporters.page import Page
 from graphdoctor.values.captures import Verification, outcome_of_whole_step
-from graphdoctor.values.figures import count_text, ratio_range, time_range, time_text
-from graphdoctor.values.finding import Effect, severity_of
+from graphdoctor.values.figures import Range, count_text, ratio_range, time_range, time_text
+from graphdoctor.values.finding import Effect
 from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Report, Verdict
 from graphdoctor.values.speed import NO_STRATEGY, Estimate, Measurement, StrategyOutcome
@@ -56,7 +57,7 @@ def write_unknown(page: Page, report: Report, *, prefix: str = "") -> None:
         title="warning",
         title_style=SEVERITY_STYLES["warning"],
         headline=f"{prefix}{report.reason.removesuffix('.')}",
-        notes=[("help", _help(report))],
+        notes=[Note("help", _help(report))],
     )
     write_frame(page, warning)
 
@@ -67,7 +68,7 @@ def _help(report: Report) -> str:
         return "add `--values real` to run the step with values, which can verify replays"
     if "later steps" in report.unreached:
         return "run the same command with more time, such as `--budget 5m`"
-    if any(severity_of(one) == "error" for one in active(report.findings)):
+    if errors_of(report):
         return "fix the errors, then run the same command again"
     if report.machine.device == "emulated" and report.runs_on_gpu:
         return (
@@ -85,8 +86,8 @@ def busy_text(estimate: Estimate) -> str:
 def write_speedup(page: Page, report: Report) -> None:
     """Eager time and the speedup that can be had now; nothing if neither is known."""
     estimate, measured = report.estimate, report.measurement
-    now = _now(report)
-    if estimate is None and measured is None and not now:
+    now = now_of(report)
+    if estimate is None and measured is None and not now.text:
         return
     page.blank()
     if measured is not None:
@@ -102,63 +103,79 @@ def write_speedup(page: Page, report: Report) -> None:
         eager = ", ".join(filter(None, (eager, busy_text(estimate))))
     if eager:
         page.hanging("  eager  ", eager)
-    if now:
-        page.hanging("  now    ", now, style="bold")
+    if now.text:
+        page.hanging("  now    ", now.text, style="bold")
+    if (fixed := fixed_of(report)) is not None:
+        page.hanging(
+            "  fixed  ", f"{ratio_range(fixed)} as one graph, after all fixes", style="bold"
+        )
     advice = report.recommendation
     if advice is not None and advice.code and advice.strategy != WHOLE and not page.look.show_all:
         page.hanging("  how    ", "paste the code that the same command shows with --all")
 
 
-def _now(report: Report) -> str:
-    """What can be had without a change of the code, and how far it is verified."""
+class Now(NamedTuple):
+    """What can be had without a change of the code, and how far it is verified; without a speedup, why not."""
+
+    speedup: float | None
+    text: str
+
+
+def now_of(report: Report) -> Now:
+    """Of the recommended strategy, or of the graphs that were captured."""
     advice = report.recommendation
     row = next(
         (one for one in report.strategies if advice and one.strategy == advice.strategy), None
     )
     if advice is not None and row is None:
         reason = advice.sentence.removesuffix(".").removeprefix("Keep eager: ")
-        return f"none: {reason[:1].lower()}{reason[1:]}"
+        return Now(None, f"none: {reason[:1].lower()}{reason[1:]}")
     if row is None:
         return _now_without_strategies(report)
     how = "as one graph" if row.strategy == WHOLE else f"with {row.strategy}"
     check = row.verification
     proved = f", {count_text(check.tensors, 'tensor')} {_matches(check)}" if check else ""
     if row.measurement is not None:
-        return f"{_measured(row.measurement)} {how}{proved}"
-    if row.predicted is not None:
-        return f"{ratio_range(row.predicted)} {how}{proved}"
-    return f"{how}{proved}"
+        return _measured_now(row.measurement, f"{how}{proved}")
+    return _predicted_now(row.predicted, f"{how}{proved}")
 
 
-def now_figure(report: Report) -> str:
-    """ "4.27x", "none", or "" if it is not known: the beginning of what `write_speedup` says."""
-    return re.split(r"[ :]", _now(report), maxsplit=1)[0]
-
-
-def _now_without_strategies(report: Report) -> str:
+def _now_without_strategies(report: Report) -> Now:
     """Of the graph of the whole step, or of regions as graphs."""
     measured, estimate = report.measurement, report.estimate
     whole = outcome_of_whole_step(report.captures)
     paying = sum(region.worthwhile for region in report.regions)
     is_whole = whole is not None and whole.status == "captured" and not is_wrong(whole)
     if whole is not None and is_wrong(whole) and not paying:
-        return "none: the replay differs from eager"
+        return Now(None, "none: the replay differs from eager")
     if measured is not None:
-        return f"{_measured(measured)} as one graph"
+        return _measured_now(measured, "as one graph")
     if estimate is None:
-        return ""
+        return Now(None, "")
     if is_whole or not report.regions:
-        return f"{ratio_range(estimate.speedup)} as one graph"
+        return _predicted_now(estimate.speedup, "as one graph")
     if not paying:
-        return "none: no region is large enough to pay off"
+        return Now(None, "none: no region is large enough to pay off")
     what = "1 region as a graph" if paying == 1 else f"{paying} regions as graphs"
-    return f"{ratio_range(estimate.speedup)} with {what}"
+    return _predicted_now(estimate.speedup, f"with {what}")
 
 
-def _measured(timed: Measurement) -> str:
+def _predicted_now(speedup: Range | None, how: str) -> Now:
+    if speedup is None:
+        return Now(None, how)
+    return Now(speedup.mid, f"{ratio_range(speedup)} {how}")
+
+
+def _measured_now(timed: Measurement, how: str) -> Now:
     bounds = f"({timed.speedup_low:.2f}x to {timed.speedup_high:.2f}x)"
     word = "" if timed.word == "faster" else f", {timed.word},"
-    return f"{timed.speedup:.2f}x {bounds}{word}"
+    return Now(timed.speedup, f"{timed.speedup:.2f}x {bounds}{word} {how}")
+
+
+def fixed_of(report: Report) -> Range | None:
+    """The predicted speedup of the whole step as one graph after all errors are fixed; None without errors."""
+    estimate = report.estimate
+    return estimate.whole_speedup if estimate is not None and errors_of(report) else None
 
 
 def _matches(check: Verification) -> str:
@@ -192,11 +209,11 @@ def write_end(page: Page, report: Report) -> None:
 def _next(report: Report) -> str:
     """What to type or change; "" where a warning's help says it."""
     if report.verdict == "safe":
-        if _now(report).startswith("none"):
+        if now_of(report).text.startswith("none"):
             return "keep eager: a graph is not predicted to be faster."
         called = "model" if report.target.mode == "inference" else "step"
         return f"`{called} = graphdoctor.capture({called})` captures it; --all has the same in plain PyTorch."
-    errors = [one for one in active(report.findings) if severity_of(one) == "error"]
+    errors = errors_of(report)
     if not errors:
         return ""
     return (
@@ -234,8 +251,7 @@ def _first_step(report: Report, base: str) -> str:
     """The worst finding with the first sentence of its fix."""
     worst = worst_first(active(report.findings))[0]
     place = f"{place_text(worst.location, base)}, " if worst.location else ""
-    first_block = next(blocks(worst.fix), "")
-    sentence = " ".join(first_block.split()).partition(". ")[0].rstrip(".:")
+    sentence = worst.fix.partition(". ")[0].rstrip(".:")
     return f"{place}{worst.rule} {worst.name}: {sentence}"
 
 

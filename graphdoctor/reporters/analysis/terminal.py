@@ -59,7 +59,7 @@ def render_trials(report: Report, look: Look) -> str:
 def _beginning(report: Report, look: Look) -> Page:
     page = Page(look)
     write_verdict(page, report)
-    write_findings(page, causes_of(entries_of(0, report.findings)), {0: report})
+    write_findings(page, causes_of(entries_of(0, report.findings)))
     write_wrong_replay(page, report)
     _write_limits(page, report)
     return page

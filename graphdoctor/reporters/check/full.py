@@ -46,8 +46,8 @@ def _write_new(page: Page, check: Check, new: list[Occurrence]) -> None:
             _write_rest(page, cause[0])
             for worse in filter(None, (wording.came_with(check, one) for one in cause)):
                 page.hanging(f"{' ' * INDENT}With  ", worse)
-            page.hanging(f"{' ' * INDENT}Fix   ", wording.fix_line(cause[0].checked.finding))
-            for line in wording.fix_code(cause[0].checked.finding):
+            page.hanging(f"{' ' * INDENT}Fix   ", cause[0].checked.finding.fix)
+            for line in cause[0].checked.finding.fix_code:
                 page.line((f"{' ' * INDENT}      {line}", "cyan"))
     if causes[in_full:]:
         page.paragraph("--all shows the others in full too.", indent=INDENT, style="dim")

@@ -56,7 +56,8 @@ def _finding(check: Check, one: Occurrence) -> tuple[str, str]:
     parts = (
         f"{checked.finding.message}{f' ({note})' if note else ''}",
         *((f"With it: {worse}",) if worse else ()),
-        f"Fix: {wording.fix_line(checked.finding)}",
+        f"Fix: {checked.finding.fix}",
+        *checked.finding.fix_code,
         f"Reached by: {wording.names(one.targets)}",
     )
     message = "\n".join(visible(part) for part in parts)

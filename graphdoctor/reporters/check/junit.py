@@ -65,7 +65,8 @@ def _finding(
             *wording.code_lines(checked.finding),
             *([f"With it: {worse}"] if worse else []),
         ]
-        details.append(f"Fix: {wording.fix_line(checked.finding)}")
+        fix, *code = wording.fix_lines(checked.finding)
+        details += [f"Fix: {fix}", *code]
         add_problem(case, "failure", checked.finding.message, details)
     else:
         ET.SubElement(case, "system-out").text = visible(checked.finding.message)

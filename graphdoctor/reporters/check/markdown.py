@@ -121,9 +121,9 @@ def _cause(check: Check, cause: Sequence[Occurrence]) -> str:
         f"*What:* {escaped(finding.message)}",
         *(line for one in cause for line in _with(check, one)),
         "",
-        f"*Fix:* {escaped(wording.fix_line(finding))}",
+        f"*Fix:* {escaped(visible(finding.fix))}",
     ]
-    if text := "\n".join(wording.fix_code(finding)):
+    if text := "\n".join(map(visible, finding.fix_code)):
         fence = _fence(text, 3)
         lines += ["", f"{fence}python", text, fence]
     return "\n".join(lines)

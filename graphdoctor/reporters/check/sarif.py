@@ -82,7 +82,7 @@ def _rules(found: Sequence[CheckedFinding]) -> list[dict[str, Any]]:
 
 
 def _rule(finding: Finding, severity: Severity) -> dict[str, Any]:
-    why, fix = visible(" ".join(finding.why.split())), wording.fix_line(finding)
+    why, fix = visible(" ".join(finding.why.split())), "\n".join(wording.fix_lines(finding))
     return {
         "id": finding.rule,
         "name": "".join(part.capitalize() for part in visible(finding.name).split("-")),
@@ -146,7 +146,7 @@ def _fix(check: Check, finding: Finding) -> dict[str, Any]:
         }
         for edit in finding.edits
     ]
-    return {"description": {"text": wording.fix_line(finding)}, "artifactChanges": changes}
+    return {"description": {"text": visible(finding.fix)}, "artifactChanges": changes}
 
 
 def _cost(checked: CheckedFinding) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from textwrap import dedent
 from typing import NamedTuple
 
-from graphdoctor.reporters.page import CODE_INDENT, blocks, rows
+from graphdoctor.reporters.page import rows
 from graphdoctor.values.check import (
     Check,
     CheckedFinding,
@@ -71,16 +70,9 @@ def code_lines(finding: Finding) -> list[str]:
     return [f"{'>' if row.is_marked else ' '} {row.number} {row.text}" for row in rows(finding)]
 
 
-def fix_line(finding: Finding) -> str:
-    """The first paragraph of the fix, on one line."""
-    return visible(" ".join(next(blocks(finding.fix), "").split()))
-
-
-def fix_code(finding: Finding) -> list[str]:
-    """The lines of code that the first paragraph of the fix introduces."""
-    _, *rest = [*blocks(finding.fix)] or [""]
-    is_code = bool(rest) and rest[0].startswith(CODE_INDENT)
-    return [*visible_lines(dedent(rest[0]))] if is_code else []
+def fix_lines(finding: Finding) -> list[str]:
+    """The fix on a line, and the code that it introduces, indented, on lines of its own."""
+    return [visible(finding.fix), *(f"    {visible(line)}" for line in finding.fix_code)]
 
 
 def library_note(checked: CheckedFinding) -> str:

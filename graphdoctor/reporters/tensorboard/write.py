@@ -282,7 +282,7 @@ def _findings_rows(report: Report) -> str:
             EFFECT_WORDS[finding.effect],
             _place(finding),
             escaped(finding.message),
-            escaped(wording.fix_line(finding)),
+            escaped(finding.fix),
         )
         for finding in report.findings
     )

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from graphdoctor.operators import Transfer, transfer_of
 from graphdoctor.operators.conditions import has_nested
 from graphdoctor.rules.causes.branch_points import Branch
-from graphdoctor.rules.causes.edits import device_of_indexed, made_indices
+from graphdoctor.rules.causes.edits import device_of_indexed, made_indices, without_check
 from graphdoctor.rules.causes.numbers import dimension_of
 from graphdoctor.rules.causes.reads import tensor_lines
+from graphdoctor.rules.causes.sizes import constant_state
 from graphdoctor.rules.causes.source import (
     call_at,
     changed_name,
@@ -27,6 +28,7 @@ from graphdoctor.rules.causes.sparse import product_without_kernel
 from graphdoctor.rules.causes.words import place_words
 from graphdoctor.source.trees import last_name, scope_at, statements_of
 from graphdoctor.values.figures import names_text, shortened
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.host_events import StreamSwitch
 from graphdoctor.values.locations import Location, is_library, line_of
 from graphdoctor.values.recording import Iteration, Op, TensorUse
@@ -113,19 +115,6 @@ LOGARITHMS = (
     "prod and cumprod searches for zeros."
 )
 
-_SIZES: Mapping[str, str] = {
-    "bincount": "Count into a tensor of fixed size: x.new_zeros(n).scatter_add_(0, x, torch.ones_like(x)).",
-    "repeat_interleave": "Pass output_size=, the total number of repetitions, which must be the same in each step.",
-    "nonzero": (
-        "Use torch.nonzero_static(x, size=n), or keep the full shape and mask the values: "
-        "torch.where(mask, x, 0)."
-    ),
-    **dict.fromkeys(
-        ("_unique", "_unique2", "unique_dim", "unique_consecutive"),
-        "Keep the full shape: sort, and mark where a value differs from the one before it.",
-    ),
-}
-
 # By the function that is called on the line: what it checks, or asks for.
 _CALLS: Mapping[str, str] = {
     "one_hot": "Pass the number of classes: F.one_hot(x, num_classes).",
@@ -176,61 +165,12 @@ _GREATEST: Mapping[str, str] = {
 }
 
 
-def for_wait(op: Op, iteration: Iteration) -> str:
+def for_wait(op: Op, iteration: Iteration) -> Cure:
     """In the place of an operator that waits for the device inside."""
     if any(use.sparse for use in op.inputs) and op.base_name in ("mm", "addmm", "_sparse_addmm"):
-        return product_without_kernel(op, iteration) or _DENSE
-    return NESTED if has_nested(op) else _WAITS.get(op.base_name, "")
-
-
-def for_size(op: Op, iteration: Iteration) -> str:
-    """In the place of an operator whose result is as large as values say."""
-    if op.base_name == "nonzero" and _constant_state(op.inputs[0], iteration):
-        call = written(op.location, frozenset({"nonzero"}), frozenset()) or "nonzero()"
-        return (
-            f"The tensor is the same in each step: compute `{call}` once, before the step, and pass the result to the"
-            " step."
-        )
-    if op.base_name in ("index", "masked_select") and _is_constant(op, iteration):
-        return (
-            "The mask is the same in each step: compute its indices once, before the step, "
-            "`indices = mask.nonzero().squeeze(1)`, and use `x.index_select(0, indices)`, or `x[:, indices]` in "
-            "another dimension. Or keep the full shape: `torch.where(mask, x, 0)`."
-        )
-    return _SIZES.get(op.base_name, "")
-
-
-def _is_constant(op: Op, iteration: Iteration) -> bool:
-    """Whether the mask follows from state that the step never writes."""
-    masks = [use for use in op.inputs if use.dtype == "bool"]
-    return all(_constant_state(use, iteration) for use in masks) and bool(masks)
-
-
-def _constant_state(use: TensorUse, iteration: Iteration) -> tuple[str, ...]:
-    """The state that a tensor follows from, if the step never writes it; () if it follows from anything else."""
-    written = {storage for op in iteration.ops for storage in op.writes}
-    state = {
-        one.storage: one.name
-        for one in iteration.externals
-        if one.origin == "state" and one.storage not in written
-    }
-    makers: dict[int, list[Op]] = {}
-    for op in iteration.ops:
-        for out in op.outputs:
-            makers.setdefault(out.storage, []).append(op)
-    names: list[str] = []
-    seen, todo = {use.storage}, [use.storage]
-    while todo:
-        storage = todo.pop()
-        if storage in state:
-            names.append(state[storage])
-            continue
-        sources = {each.storage for op in makers.get(storage, ()) for each in op.inputs} - {storage}
-        if not sources:
-            return ()
-        todo += sources - seen
-        seen |= sources
-    return tuple(names)
+        return product_without_kernel(op, iteration) or Cure(_DENSE)
+    text = NESTED if has_nested(op) else _WAITS.get(op.base_name, "")
+    return Cure(text, edits=without_check(op.location))
 
 
 def for_cache(op: Op) -> str:
@@ -403,12 +343,21 @@ def for_python_data(op: Op, iteration: Iteration) -> str:
             "Its numbers change: keep each in a 0-d GPU tensor that the step updates in place, and join them with "
             "`torch.stack([a, b])`. Or pass the tensor as an input of the step."
         )
-    if statement is not None and any(isinstance(n, ast.ListComp) for n in ast.walk(statement)):
+    if _takes_list_of_batch(statement, place):
         return (
             "If the numbers follow from the batch, build the tensor with the batch and pass it as an input of the "
             "step: a replay keeps the captured numbers. Otherwise build it once in __init__ as a buffer."
         )
     return ""
+
+
+def _takes_list_of_batch(statement: ast.stmt | None, place: Location) -> bool:
+    """Whether a list comprehension computes the numbers: on the line, or where a variable of the line is bound."""
+    scope = scope_at(place.file, place.line)
+    names = names_in(statement) if statement is not None else frozenset()
+    bound = (each for each in statements_of(scope) if each.lineno < place.line) if scope else ()
+    sources = [statement, *(each for each in bound if names & targets_of(each))]
+    return any(isinstance(n, ast.ListComp) for each in sources if each for n in ast.walk(each))
 
 
 def _passed_number(op: Op, place: Location) -> str:
@@ -517,7 +466,7 @@ def for_stream(fix: str, switch: StreamSwitch | None) -> str:
 
 def for_settled_branch(use: TensorUse, iteration: Iteration) -> str:
     """In the place of a branch on a value that no step changes, such as whether a layer was initialized; or ""."""
-    names = _constant_state(use, iteration)
+    names = constant_state(use, iteration)
     if not names:
         return ""
     return (

@@ -11,6 +11,7 @@ from graphdoctor.operators import Transfer, host_learns, transfer_of
 from graphdoctor.rules.causes.flow import Flow, Line, value_flow
 from graphdoctor.rules.causes.source import written
 from graphdoctor.rules.rule import Hit, at_event, once
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.host_events import ClockRead, ItemTaken, PythonEvent, RandomDraw, RngState
 from graphdoctor.values.locations import Lines, Location
 from graphdoctor.values.recording import Iteration, Op, Recording, TensorUse
@@ -229,7 +230,7 @@ def host_value_hits(
             if isinstance(event, kind) and place not in seen:
                 seen.add(place)
                 hit = at_event(iteration.index, _within(event, iteration), message(event))
-                yield structs.replace(hit, fix=fix(event))
+                yield structs.replace(hit, cure=Cure(fix(event)))
 
 
 def host_hits(
@@ -243,7 +244,7 @@ def host_hits(
     for iteration in recording.captured:
         for event in events.values():
             hit = at_event(iteration.index, _within(event, iteration), message(event))
-            yield structs.replace(hit, fix=fix(event))
+            yield structs.replace(hit, cure=Cure(fix(event)))
 
 
 def source_place(source: Source | None) -> Location | None:

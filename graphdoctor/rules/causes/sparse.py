@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from graphdoctor.rules.causes.source import statement_at
 from graphdoctor.source.trees import last_name, scope_at
+from graphdoctor.values.finding import Cure
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 
@@ -31,7 +32,6 @@ _RIGHT = (
     "terms = {dense}.index_select(1, rows) * {sparse}._values()",
     "{result} = {dense}.new_zeros({dense}.size(0), {sparse}.size({second}))",
 )
-_LIMIT = "`terms` has one row for each nonzero."
 
 
 class _Product(NamedTuple):
@@ -42,18 +42,18 @@ class _Product(NamedTuple):
     factors: tuple[ast.expr, ast.expr]
 
 
-def product_without_kernel(op: Op, iteration: Iteration) -> str:
-    """The fix of a product whose sparse factor is not coalesced, or compressed by columns; "" for others."""
+def product_without_kernel(op: Op, iteration: Iteration) -> Cure | None:
+    """The cure of a product whose sparse factor is not coalesced, or compressed by columns; None for others."""
     for position, use in enumerate(op.inputs[-2:]):  # what is added comes before
         if use.sparse in _HEADS:
             head = _HEADS[use.sparse]
             if _may_learn(use, iteration) and not _has_own_backward(op.location):
                 head = f"{_MAY_LEARN}{head}"
-            return _fix(op.location, head, position)
-    return ""
+            return _cure(op.location, head, position)
+    return None
 
 
-def _fix(place: Location | None, head: str, position: int) -> str:
+def _cure(place: Location | None, head: str, position: int) -> Cure:
     """The code in the reader's own names, as far as the factors are variables; `dense` and `sparse` are any others."""
     product = _product_at(place)
     before: list[str] = []
@@ -88,9 +88,8 @@ def _fix(place: Location | None, head: str, position: int) -> str:
         "first": int(is_transposed),
         "second": 1 - int(is_transposed),
     }
-    lines = [*before, *(each.format(**words) for each in (_RIGHT if position else _LEFT)), last]
-    code = "\n".join(f"    {each}" for each in lines)
-    return "\n\n".join((head.format(**words), code, _LIMIT))
+    lines = (each.format(**words) for each in (_RIGHT if position else _LEFT))
+    return Cure(head.format(**words), (*before, *lines, last))
 
 
 def _may_learn(use: TensorUse, iteration: Iteration) -> bool:
