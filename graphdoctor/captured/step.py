@@ -444,6 +444,10 @@ class CapturedStep:
             self._results.observed(),
         ):
             result = self._step(*floats, **named)
+        is_apart = not observed.has_run_backward and not self._code_seen.reads_gradients()
+        self._gradients.note(key.call, leaves_alone=is_apart)
+        if is_apart and key.missing:  # later calls have a key without gradients
+            self._seen[Key(key.call, ())] += self._seen.pop(key)
         if observed.has_run_backward:
             self._trains = True
             self._last_calls.forget()
@@ -511,6 +515,7 @@ class CapturedStep:
                     read_results=self._results.read_by(is_read),
                     launches=launched,
                     written=self._written.places,
+                    leaves_gradients=self._gradients.are_left_alone(key.call),
                     numbers=numbers,
                     lends=self._code_seen.copies_unblocked(),
                 )

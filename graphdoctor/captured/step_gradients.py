@@ -28,17 +28,28 @@ class StartingGradients:
     """Which of the trained tensors have a gradient when a call begins.
 
     `backward()` adds to a gradient that is there and creates one that is not, so these are two graphs.
-    A step that drops all gradients before it computes new ones needs one graph.
+    A step that drops all gradients before it computes new ones needs one graph, and so does one that leaves them alone,
+    such as the action of an agent.
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         leaves = {id(tensor): tensor for tensor in tensors if tensor.is_leaf}
         self._trained = [tensor for tensor in leaves.values() if tensor.requires_grad]
         self._dropped_by: set[Hashable] = set()
+        self._left_alone_by: set[Hashable] = set()
 
     def key_of(self, call: Hashable) -> tuple[bool, ...]:
         """What calls of this kind have in common if one graph serves them."""
-        return () if call in self._dropped_by else self.are_missing()
+        is_one = call in self._dropped_by or call in self._left_alone_by
+        return () if is_one else self.are_missing()
+
+    def note(self, call: Hashable, *, leaves_alone: bool) -> None:
+        """Note whether calls of this kind neither read nor write gradients."""
+        (self._left_alone_by.add if leaves_alone else self._left_alone_by.discard)(call)
+
+    def are_left_alone(self, call: Hashable) -> bool:
+        """Whether calls of this kind neither read nor write gradients."""
+        return call in self._left_alone_by
 
     def are_missing(self) -> tuple[bool, ...]:
         """Of each trained tensor, whether it has no gradient."""

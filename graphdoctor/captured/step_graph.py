@@ -121,8 +121,8 @@ class StepGraph:
 
     The step adds to, or steps with, `read_gradients`, which were there before it began. `results` are the
     attributes that have another tensor in each call, and it reads those in `read_results`. `numbers` are
-    those that its Python changes, as they were at the capture. `lends`: the step copies pinned tensors with
-    `non_blocking`.
+    those that its Python changes, as they were at the capture. `leaves_gradients`: the step neither reads nor writes
+    gradients. `lends`: the step copies pinned tensors with `non_blocking`.
     Raises `Unwatchable` for a step that leaves behind what a replay cannot.
     """
 
@@ -139,6 +139,7 @@ class StepGraph:
         read_results: Sequence[Place],
         launches: int,
         written: Set[int | str] = frozenset(),
+        leaves_gradients: bool = False,
         numbers: tuple[object, ...] = (),
         lends: bool = False,
     ) -> None:
@@ -146,7 +147,7 @@ class StepGraph:
         self.numbers = numbers
         self._made, self._modes, self._optimizers = made, modes, optimizers
         state = named_tensors(target.roots)
-        left = dict(_gradients_left(made.footprint.tensors, state))
+        left = {} if leaves_gradients else dict(_gradients_left(made.footprint.tensors, state))
         self._trained, self._left = [*left], [*left.values()]
         self._read, self._read_results = read_gradients, read_results
         if rebound := next(_rebound(made.footprint.tensors, state), ""):

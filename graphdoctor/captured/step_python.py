@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from graphdoctor.source.trees import tree_of
-from graphdoctor.target.frames import is_machinery
+from graphdoctor.target.frames import is_machinery, is_own
 from graphdoctor.target.state.variables import is_user_class, loads_method
 from graphdoctor.target.user_code import is_user_file
 
@@ -137,6 +137,11 @@ class CodeSeen:
             c for c in self.codes | self.reached if is_derived or not is_machinery(c.co_filename)
         )
         return not self.is_complete or any(_mentions(code, frozenset({name})) for code in every)
+
+    def reads_gradients(self) -> bool:
+        """Whether the user's or torch's code may read gradients of tensors."""
+        every = (c for c in self.codes | self.reached if not is_own(c.co_filename))
+        return not self.is_complete or any(_mentions(code, frozenset({"grad"})) for code in every)
 
     def copies_unblocked(self) -> bool:
         """Whether the user's code copies with `non_blocking`, and so minds when it writes to pinned memory."""

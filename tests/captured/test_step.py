@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from tests.support.captured_models import in_eager_and_captured
 
@@ -418,3 +419,45 @@ def test_a_captured_step_trains_as_eager_does_on_a_gpu(loop: Loop) -> None:
     (losses, _), (found, _), step = in_eager_and_captured(loop)
     assert found == pytest.approx(losses, rel=2e-4, abs=1e-5)
     assert step.replayed >= 11, step.explain()
+
+
+def test_one_graph_acts_before_and_after_training_and_leaves_gradients_alone() -> None:
+    with EmulatedDevice():
+        policy = nn.Linear(4, 2).cuda()
+
+        def act(x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                return policy(x)
+
+        step = graphdoctor.capture(act)
+        for i in range(4):
+            step(_numbers(3, 4, seed=i).cuda())
+        assert step.replayed == 1
+        for i in range(2):  # passes whose gradients add up
+            x = _numbers(3, 4, seed=10 + i).cuda()
+            policy(x).sum().backward()
+            left = [parameter.grad for parameter in policy.parameters()]
+            assert torch.equal(step(x), policy(x))
+            assert all(p.grad is g for p, g in zip(policy.parameters(), left, strict=True))
+        assert step.replayed == 3, step.explain()
+
+
+def test_a_step_that_reads_gradients_has_graphs_with_and_without_them() -> None:
+    with EmulatedDevice():
+        model = nn.Linear(4, 2).cuda()
+
+        def norm(x: torch.Tensor) -> torch.Tensor:
+            grads = [p.grad for p in model.parameters() if p.grad is not None]
+            return x.sum() + sum(grad.norm() for grad in grads)
+
+        step = graphdoctor.capture(norm)
+        for i in range(5):
+            x = _numbers(3, 4, seed=i).cuda()
+            assert torch.equal(step(x), norm(x))
+        model(x).sum().backward()
+        for i in range(5):
+            x = _numbers(3, 4, seed=i).cuda()
+            assert torch.equal(step(x), norm(x))
+        model.zero_grad()
+        assert torch.equal(step(x), norm(x))
+        assert step.replayed >= 4, step.explain()
