@@ -6,8 +6,9 @@ The first DIR holds the repositories of programs/manifest.toml as `owner+name`, 
 with the data that it needs, and `graphdoctor run --diff` proposes a change there and tries it, for several programs at
 once. Then one program after another runs as it is, changed, compiled, and with the diff that an engineer wrote by hand
 where programs/by_hand/ has one: in turns, each for some hundred optimizer steps in a process of its own. `step_us` is
-the wall time from one optimizer step to the next, with all that the program does between them. FILE gets a line for
-each program; run again, the command goes on with what FILE lacks. Without a GPU only the diffs are made and tried.
+the wall time from one optimizer step to the next, with all that the program does between them, and `late_step_us` that
+of the second half of the steps, when graphs are captured. FILE gets a line for each program; run again, the command
+goes on with what FILE lacks. Without a GPU only the diffs are made and tried.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def timed(public: Public, folder: Path, turns: int, only: list[str]) -> dict[str
     if public.compiled:
         ways |= {f"compile, {mode}": compiled_files(public, folder, mode) for mode in MODES}
     ways = {way: ways[way] for way in ways if way in only or not only}
-    found: dict[str, Any] = {way: {"runs_us": []} for way in ways}
+    found: dict[str, Any] = {way: {"runs_us": [], "late_us": []} for way in ways}
     with reruns(3 * RUN_S) as run:
         for _ in range(turns):
             for way, sources in ways.items():
@@ -185,9 +186,13 @@ def timed(public: Public, folder: Path, turns: int, only: list[str]) -> dict[str
                     found[way]["failure"] = made.failure or "too few steps in its time"
                 else:
                     found[way]["runs_us"].append(round(made.step_us, 1))
+                if made.late_step_us is not None:
+                    found[way]["late_us"].append(round(made.late_step_us, 1))
     for each in found.values():
         if each["runs_us"]:
             each["step_us"] = statistics.median(each["runs_us"])
+        if each["late_us"]:
+            each["late_step_us"] = statistics.median(each["late_us"])
     return found
 
 

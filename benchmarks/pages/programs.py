@@ -42,9 +42,17 @@ def programs() -> Iterator[str]:
     yield (
         f"{len(rows)} of them, compared with versions with `torch.cuda.graph` that were written by hand"
         " (`benchmarks/gpu/programs/by_hand/`), timed in turns in another run"
-        f" ({about['date']}, graphdoctor {about['code']}):\n"
+        f" ({about['date']}, graphdoctor {about['code']}). The first steps include captures:\n"
     )
-    head = ("program", "eager, µs", "our diff", "by hand", "our share of the speed", "why not more")
+    head = (
+        "program",
+        "eager, µs",
+        "our diff",
+        "by hand",
+        "our share of the speed",
+        "its share in the second half of the steps",
+        "why not more",
+    )
     yield from table(head, map(_beside_hand, rows))
     yield (
         "Six steps of `benchmarks/gpu/step_programs.py`, and versions by hand with `torch.cuda.graph`:\n"
@@ -84,10 +92,15 @@ def _eager_calls(row: Row) -> str:
 
 def _beside_hand(row: Row) -> Cells:
     us = {way: found["step_us"] for way, found in row["ways"].items()}
+    late = {way: found.get("late_step_us") for way, found in row["ways"].items()}
     eager, ours, hand = us["eager"], us["graphdoctor"], us["by hand"]
-    share = f"{100 * hand / ours:.0f} %"
-    why = _eager_calls(row) if hand / ours < _OF_HAND_MADE else ""
-    return row["program"], _us(eager), _times(eager, ours), _times(eager, hand), share, why
+    why = _eager_calls(row) or row.get("why", "") if hand / ours < _OF_HAND_MADE else ""
+    shares = _share(ours, hand), _share(late["graphdoctor"], late["by hand"])
+    return row["program"], _us(eager), _times(eager, ours), _times(eager, hand), *shares, why
+
+
+def _share(ours: float | None, hand: float | None) -> str:
+    return _NONE if ours is None or hand is None else f"{100 * hand / ours:.0f} %"
 
 
 def _why(row: Row, ours: float | None, compiled: float | None, eager: float | None) -> str:

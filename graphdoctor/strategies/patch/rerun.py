@@ -72,7 +72,8 @@ class Run:
     in them; `fallbacks` why other calls were not, and how often; `unreplayed` has what was captured and only ran
     eagerly, with the reason of most of its calls.
     `step_us` is the wall time from one optimizer step to the next, with all that the program does
-    between them, over those after the first twenty; None without a GPU, and for too few.
+    between them, over those after the first twenty; None without a GPU, and for too few. `late_step_us` is the same
+    over the second half of the steps that were asked for, when captures are behind.
     """
 
     printed: str
@@ -86,6 +87,7 @@ class Run:
     fallbacks: Mapping[str, int] = field(default_factory=dict)
     unreplayed: Mapping[str, str] = field(default_factory=dict)
     step_us: float | None = None
+    late_step_us: float | None = None
 
 
 @contextmanager
@@ -139,6 +141,7 @@ def do(job: bytes) -> bytes:
             "weights": counted.weights(),
             "replays": replays,
             "step_us": counted.step_us() if device.kind == "cuda" else None,
+            "late_step_us": counted.step_us(late=True) if device.kind == "cuda" else None,
             "fallbacks": dict(sum((model.fallbacks() for model in models), start=Counter())),
             "unreplayed": _unreplayed(models, counted.calls),
         }
@@ -179,8 +182,8 @@ class _Counted:
         self._nudges: Counter[int] = Counter()
         self._rates: list[tuple[dict[str, Any], float]] = []  # of groups, while they are tensors
         self._ending = ThreadEnding()
-        self._timed_from_s = self._timed_to_s = 0.0
-        self._timed_from = 0
+        self._timed_from_s = self._late_from_s = self._timed_to_s = 0.0
+        self._timed_from = self._late_from = 0
         self._inside = -1  # steps in the call of a captured step that runs now; -1: none does
         self._of_call: dict[int, int] = {}  # steps that a call makes, by captured step
         self._is_of_first: dict[int, bool] = {}  # by captured step: its last eager call made one
@@ -275,12 +278,16 @@ class _Counted:
         self.steps += steps
         if self.steps >= _FIRST_TIMED and not self._timed_from:
             self._timed_from, self._timed_from_s = self.steps, _now_s()
+        if self.steps >= self._task.most_steps // 2 and not self._late_from:
+            self._late_from, self._late_from_s = self.steps, _now_s()
 
-    def step_us(self) -> float | None:
-        timed = self.steps - self._timed_from
-        if not self._timed_from or timed < _FEWEST_TIMED:
+    def step_us(self, *, late: bool = False) -> float | None:
+        first = self._late_from if late else self._timed_from
+        begun_s = self._late_from_s if late else self._timed_from_s
+        timed = self.steps - first
+        if not first or timed < _FEWEST_TIMED:
             return None
-        return 1e6 * ((self._timed_to_s or _now_s()) - self._timed_from_s) / timed
+        return 1e6 * ((self._timed_to_s or _now_s()) - begun_s) / timed
 
     def weights(self) -> tuple[torch.Tensor, ...] | None:
         groups = [group for each in self._optimizers.values() for group in each.param_groups]

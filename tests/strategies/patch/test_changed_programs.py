@@ -289,3 +289,28 @@ def test_a_target_network_in_one_call_is_compared_with_the_program_that_calls_it
         begun in report.patch.tried
         and "weight tensors after 16 steps are bitwise equal" in report.patch.tried
     )
+
+
+@pytest.mark.gpu
+def test_late_steps_are_timed_without_what_the_first_ones_cost(tmp_path: Path) -> None:
+    file = tmp_path / "slow_start.py"
+    file.write_text(
+        """\
+import time
+
+import torch
+
+weight = torch.ones(4, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(200):
+    weight.sum().backward()
+    optimizer.step()
+    time.sleep(0.01 if 20 < step < 60 else 0)
+""",
+        encoding="utf-8",
+    )
+    with reruns(120.0) as run:
+        made = run(Task(Program(str(file)), str(tmp_path), "cuda", "h100", 160))
+    assert made.step_us is not None and made.late_step_us is not None
+    assert made.steps == 160
+    assert made.late_step_us < made.step_us - 1_000
