@@ -52,7 +52,9 @@ class Imports:
             one = waiting.pop()
             if one in reached:
                 continue
-            direct = self._imported_by(one)
+            if one not in self._direct:
+                self._direct[one] = self._read(one)
+            direct = self._direct[one]
             if direct is None:
                 return None
             reached.add(one)
@@ -74,11 +76,6 @@ class Imports:
         for known, path in self._by_name.get(parts[-1], ()):
             if known[-len(parts) :] == parts:
                 yield path
-
-    def _imported_by(self, path: Path) -> frozenset[Path] | None:
-        if path not in self._direct:
-            self._direct[path] = self._read(path)
-        return self._direct[path]
 
     def _read(self, path: Path) -> frozenset[Path] | None:
         try:

@@ -208,16 +208,10 @@ def _result(
     if result.fault is None:
         assert result.report_json is not None
         report = relative.report(parsed(result.report_json.encode(), Report, name=target.entry))
-        if cache is not None and result.reads is not None:
-            _keep(report, result.reads, target, project, cache)
+        # A step that ran on shapes for want of memory may have the memory in the next check.
+        is_lasting = report.values == "real" or project.settings.values == "none"
+        if cache is not None and result.reads is not None and is_lasting:
+            cache.keep(target.name, cache_key(target, project), written(report), result.reads)
         return report
     message, details = relative.text(result.fault.message), relative.text(result.fault.details)
     return replace(result.fault, message=message, details=details)
-
-
-def _keep(
-    report: Report, reads: Reads, target: TargetSettings, project: Project, cache: Cache
-) -> None:
-    """Not one whose step ran on shapes for want of memory, which the next check may have."""
-    if report.values == "real" or project.settings.values == "none":
-        cache.keep(target.name, cache_key(target, project), written(report), reads)

@@ -102,7 +102,11 @@ def _device_us(op: Op, profile: DeviceProfile, *, count: float) -> Range:
 def _work_us(op: Op, profile: DeviceProfile, kind: KernelKind) -> Range:
     if is_convolution(op):
         return _convolution_us(op, profile)
-    of_kind: KernelKind = "stream" if _streams_weights(op) else kind
+    # A product of few rows, as a decoder's, does little more than to read its weights: 0.87 of
+    # an H200's peak in Llama's decode, where products of many rows of as many bytes reach half
+    # of it.
+    product_ = product_of(op)
+    of_kind: KernelKind = "stream" if (product_ is not None and product_.rows <= FEW_ROWS) else kind
     share: Figure = getattr(profile.memory_share, of_kind)
     moved = bytes_moved(op)
     transfer = transfer_us(moved, bandwidth_gb_s(profile, share, moved=moved))
@@ -114,13 +118,6 @@ def _work_us(op: Op, profile: DeviceProfile, kind: KernelKind) -> Range:
     if (walked := walked_us(op)) is not None:
         return _longer(transfer, Range.exact(walked))
     return _longer(transfer, _arithmetic_us(op, profile))
-
-
-def _streams_weights(op: Op) -> bool:
-    """A product of few rows, as a decoder's, does little more than to read its weights: 0.87 of an H200's peak in
-    Llama's decode, where products of many rows of as many bytes reach half of it."""
-    product_ = product_of(op)
-    return product_ is not None and product_.rows <= FEW_ROWS
 
 
 def _convolution_us(op: Op, profile: DeviceProfile) -> Range:

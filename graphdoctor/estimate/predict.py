@@ -24,7 +24,6 @@ from graphdoctor.estimate.ranges import (
     pooled_width,
 )
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
-from graphdoctor.estimate.two_lanes import Laid
 from graphdoctor.estimate.work import matrix_flops
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration, Op, TensorUse
@@ -114,7 +113,12 @@ def corners(
         launch_bound_share=around(
             [case.waiting_us / case.span_us if case.span_us else 0.0 for case in before]
         ),
-        speedup=around([_ratio(old, new) for old, new in zip(before, after, strict=True)]),
+        speedup=around(
+            [
+                (old.span_us / new.span_us if old.span_us and new.span_us else 1.0)
+                for old, new in zip(before, after, strict=True)
+            ]
+        ),
     )
 
 
@@ -154,10 +158,6 @@ def corner_cases(eager: Sequence[Piece]) -> list[Case]:
     ends: tuple[Level, Level] = ("low", "high")
     corners = [Case(host, device, host_width, device_width) for host in ends for device in ends]
     return [Case("mid", "mid", host_width, device_width), *corners]
-
-
-def _ratio(before: Laid, after: Laid) -> float:
-    return before.span_us / after.span_us if before.span_us and after.span_us else 1.0
 
 
 def graph_pieces(

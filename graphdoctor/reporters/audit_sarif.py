@@ -65,15 +65,10 @@ def _result(fault: AuditFault, fingerprint: str, base: str) -> dict[str, Any]:
 
 
 def _location(place: Location, base: str) -> dict[str, Any]:
+    path = uri(place.file.removeprefix(base.rstrip(os.sep) + os.sep) if base else place.file)
     return {
         "physicalLocation": {
-            "artifactLocation": {"uri": _uri(place.file, base)},
+            "artifactLocation": {"uri": f"file://{path}" if path.startswith("/") else path},
             "region": {"startLine": max(1, place.line)},
         }
     }
-
-
-def _uri(file: str, base: str) -> str:
-    """Relative to the base; a file elsewhere, such as a library's, is absolute."""
-    path = uri(file.removeprefix(base.rstrip(os.sep) + os.sep) if base else file)
-    return f"file://{path}" if path.startswith("/") else path

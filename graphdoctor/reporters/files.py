@@ -38,13 +38,9 @@ def save(text: str, path: Path) -> None:
             return
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as part:
             part.write(content)
-        os.chmod(part.name, 0o666 & ~_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(part.name, 0o666 & ~mask)
         os.replace(part.name, path)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -9,7 +9,7 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
 from graphdoctor.values.figures import Range, count_text, share_range, time_range, time_text
 from graphdoctor.values.locations import path_text
-from graphdoctor.values.sweep import SMALLEST_GAIN, Capturing, EndKind, LengthPlan, Sweep, SweepRow
+from graphdoctor.values.sweep import SMALLEST_GAIN, EndKind, LengthPlan, Sweep, SweepRow
 
 _TITLES: dict[EndKind, tuple[str, str]] = {
     "ends": ("THE GAIN ENDS", "bold yellow"),
@@ -217,9 +217,19 @@ _SHOWN = 16  # sizes, one a line
 def write_lengths(page: Page, plan: LengthPlan) -> None:
     """The sizes, what they bring beside usual ones, and how to say so to vLLM, Inductor and torch."""
     _write_chosen(page, plan)
-    _write_beside(page, plan)
+    page.heading("Compared with usual sizes")
+    page.line((f"  {'':<16}{'graphs':>7} {'a call':>9} {'padding':>8} {'eager':>7}", "dim"))
+    for one in (plan.chosen, *plan.beside):
+        page.line(
+            (
+                f"  {one.name:<16}{len(one.sizes):>7} {time_text(one.mean_us):>9} {one.padding:>8.1%}"
+                f" {one.eager_calls / plan.calls:>7.1%}",
+                "",
+            )
+        )
     page.heading("Settings")
-    for line in _listed(plan.chosen.sizes):
+    text = f"sizes = [{', '.join(map(str, plan.chosen.sizes))}]"
+    for line in textwrap.wrap(text, width=76, subsequent_indent="    ", break_long_words=False):
         page.line((f"  {line}", ""))
     for name, lines in _SETTINGS:
         page.blank()
@@ -250,25 +260,6 @@ def _write_chosen(page: Page, plan: LengthPlan) -> None:
         " the largest. Not proved here: that rows which are padding change no other row's answer.",
         indent=2,
     )
-
-
-def _write_beside(page: Page, plan: LengthPlan) -> None:
-    page.heading("Compared with usual sizes")
-    page.line((f"  {'':<16}{'graphs':>7} {'a call':>9} {'padding':>8} {'eager':>7}", "dim"))
-    for one in (plan.chosen, *plan.beside):
-        page.line((_beside_text(one, plan.calls), ""))
-
-
-def _beside_text(one: Capturing, calls: int) -> str:
-    return (
-        f"  {one.name:<16}{len(one.sizes):>7} {time_text(one.mean_us):>9} {one.padding:>8.1%}"
-        f" {one.eager_calls / calls:>7.1%}"
-    )
-
-
-def _listed(sizes: tuple[int, ...]) -> list[str]:
-    text = f"sizes = [{', '.join(map(str, sizes))}]"
-    return textwrap.wrap(text, width=76, subsequent_indent="    ", break_long_words=False)
 
 
 _SETTINGS = (

@@ -38,9 +38,8 @@ from graphdoctor.target.user_code import is_out_of_memory
 from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.figures import Range
 from graphdoctor.values.options import AnalyzeOptions
-from graphdoctor.values.recording import Recording, TensorUse
+from graphdoctor.values.recording import TensorUse
 from graphdoctor.values.report import Report
-from graphdoctor.values.speed import Measurement
 from graphdoctor.values.sweep import (
     SMALLEST_GAIN,
     SWEEP_SCHEMA_VERSION,
@@ -226,7 +225,11 @@ def row_of(batch: int, report: Report, *, notes: tuple[str, ...] = ()) -> SweepR
     scope = _scope(report)
     eager = estimate.eager_us if measured is None else Range.exact(measured.eager_us)
     graph = estimate.graph_us if measured is None else Range.exact(measured.graph_us)
-    speedup = estimate.speedup if measured is None else _interval(measured)
+    speedup = (
+        estimate.speedup
+        if measured is None
+        else Range(measured.speedup_low, measured.speedup, measured.speedup_high)
+    )
     status: RowStatus = "measured" if measured is not None else "predicted"
     return SweepRow(
         batch=batch,
@@ -260,10 +263,6 @@ def _why_not(report: Report) -> str:
     return f"{report.reason} ({', '.join(rules)})" if rules else report.reason
 
 
-def _interval(measured: Measurement) -> Range:
-    return Range(measured.speedup_low, measured.speedup, measured.speedup_high)
-
-
 def _share(part: Range, whole: Range) -> Range | None:
     if not (whole.low and whole.mid and whole.high):
         return None
@@ -284,10 +283,16 @@ def gain_end(rows: Sequence[SweepRow]) -> GainEnd:
     """
     judged = [row for row in rows if row.speedup is not None]
     if not judged:
-        return _without_speedups(rows)
+        reasons = [row.reason for row in rows if row.status == "no-graph"]
+        if not reasons:
+            return GainEnd(
+                "unknown", "No size could be judged, so nothing is known about the gain."
+            )
+        return GainEnd("no-graph", f"No graph can be captured that would pay. {reasons[0]}")
     bounds = [(row.batch, row.speedup) for row in judged if row.speedup is not None]
     predicted = " (predicted)" if all(row.status == "predicted" for row in judged) else ""
-    rest = _not_judged(rows)
+    silent = [str(row.batch) for row in rows if row.speedup is None]
+    rest = f" Nothing can be said of batch {', '.join(silent)}." if silent else ""
     ended = _first_of_tail(bounds, lambda speedup: speedup.high < SMALLEST_GAIN)
     if ended == bounds[0][0]:
         text = f"A graph brings less than {SMALLEST_GAIN:g}x at every size{predicted}.{rest}"
@@ -329,18 +334,6 @@ def _first_of_tail(
     return found
 
 
-def _not_judged(rows: Sequence[SweepRow]) -> str:
-    silent = [str(row.batch) for row in rows if row.speedup is None]
-    return f" Nothing can be said of batch {', '.join(silent)}." if silent else ""
-
-
-def _without_speedups(rows: Sequence[SweepRow]) -> GainEnd:
-    reasons = [row.reason for row in rows if row.status == "no-graph"]
-    if not reasons:
-        return GainEnd("unknown", "No size could be judged, so nothing is known about the gain.")
-    return GainEnd("no-graph", f"No graph can be captured that would pay. {reasons[0]}")
-
-
 def sweep_target(
     spec: str, batches: Sequence[int], options: AnalyzeOptions, progress: Progress
 ) -> Sweep:
@@ -373,7 +366,10 @@ def _rows(sizes: Sizes, setting: Setting, batches: Sequence[int]) -> Iterator[Sw
             continue
         with generators_kept():
             row = _row(sizes, setting, batch)
-        _give_memory_back(setting.device)
+        # Keep what one size held from making the next one run out of memory.
+        gc.collect()
+        if setting.device.kind == "cuda":
+            torch.cuda.empty_cache()
         if row.status == "out-of-memory":
             full_at = batch
         yield row
@@ -410,23 +406,14 @@ def _judged(sizes: Sizes, setting: Setting, target: Target, batch: int) -> Sweep
     studied = study(target, told)
     with proven(studied, told) as (report, _):
         described = sizes.plan.size if sizes.plan is not None else batch
-        outputs = _output_shapes(studied.recording)
+        leaves = studied.recording.captured[-1].outputs
+        outputs = {
+            leaf.path: leaf.value.shape for leaf in leaves if isinstance(leaf.value, TensorUse)
+        }
         stuck = stuck_outputs(sizes.outputs, outputs, described=described, batch=batch)
         if stuck.is_all:
             return SweepRow(batch=batch, status="failed", reason=stuck.text)
         return row_of(batch, report, notes=(stuck.text,) if stuck.text else ())
-
-
-def _output_shapes(recording: Recording) -> dict[str, tuple[int, ...]]:
-    leaves = recording.captured[-1].outputs
-    return {leaf.path: leaf.value.shape for leaf in leaves if isinstance(leaf.value, TensorUse)}
-
-
-def _give_memory_back(device: AnyDevice) -> None:
-    """Keep what one size held from making the next one run out of memory."""
-    gc.collect()
-    if device.kind == "cuda":
-        torch.cuda.empty_cache()
 
 
 def _assembled(sizes: Sizes, setting: Setting, rows: tuple[SweepRow, ...]) -> Sweep:

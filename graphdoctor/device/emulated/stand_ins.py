@@ -36,7 +36,11 @@ def stand_in_for_python(device: LogicalDevice, patches: Patches) -> None:
     _compile_bypass(device, patches)
     _programs_from_code(patches)
     _nested_tensors(device, patches)
-    _one_gpu_parallel(patches)
+    # DataParallel on one GPU only moves its input; torch's C++ for it is not in a CPU build.
+    from torch.nn.parallel import _functions, comm
+
+    patches.set(_functions, "_get_stream", lambda device: None)
+    patches.set(comm, "scatter", lambda tensor, *args, **kwargs: (tensor.cuda(),))
     patches.set(torch._C, "_cuda_jiterator_compile_and_launch_kernel", _no_kernels_from_text)
 
 
@@ -187,14 +191,6 @@ def _nested_tensors(device: LogicalDevice, patches: Patches) -> None:
 
     for name in ("nested_tensor", "as_nested_tensor"):
         patches.replace(torch.nested, name, moving)
-
-
-def _one_gpu_parallel(patches: Patches) -> None:
-    """DataParallel on one GPU only moves its input; torch's C++ for it is not in a CPU build."""
-    from torch.nn.parallel import _functions, comm
-
-    patches.set(_functions, "_get_stream", lambda device: None)
-    patches.set(comm, "scatter", lambda tensor, *args, **kwargs: (tensor.cuda(),))
 
 
 def stand_in_for_saving(device: LogicalDevice, patches: Patches) -> None:

@@ -55,17 +55,15 @@ def _convolution(args: tuple[Any, ...]) -> int:
     dims = given.dim() - 2
     sizes = given.shape[2:]
     if not transposed:
-        stride, padding, dilation = (_each(value, dims) for value in (stride, padding, dilation))
+        stride, padding, dilation = (
+            (value * dims if len(value) == 1 else value) for value in (stride, padding, dilation)
+        )
         sizes = tuple(
             (sizes[d] + 2 * padding[d] - dilation[d] * (weight.shape[2 + d] - 1) - 1) // stride[d]
             + 1
             for d in range(dims)
         )
     return 2 * int(given.shape[0]) * int(weight.numel()) * int(prod(sizes))
-
-
-def _each(value: list[int], dims: int) -> list[int]:
-    return value * dims if len(value) == 1 else value
 
 
 def _convolution_backward(args: tuple[Any, ...]) -> int:

@@ -23,7 +23,12 @@ _RARELY = 50_000  # new objects; 700 to 2,000 by default
 
 def be_thrifty() -> None:
     """Call it once, where the process begins."""
-    _keep_what_is_freed()
+    # Let glibc use freed blocks again, where it would give them back and take fresh ones, page
+    # by page.
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl and macOS have none
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
+        mallopt(_TRIM_THRESHOLD, _LEFT_FREE_BYTES)
     atexit.register(leave_garbage)
 
 
@@ -42,17 +47,6 @@ def _is_of_nanobind(module: object) -> bool:
     there = getattr(module, "__dict__", {})
     is_extension = str(there.get("__file__")).endswith((".so", ".pyd"))
     return is_extension and any(type(v).__module__ == "nanobind" for v in there.values())
-
-
-def _keep_what_is_freed() -> None:
-    """Let glibc use freed blocks again, where it would give them back and take fresh ones, page by page.
-
-    By itself it does so with twice the largest block that it ever took from the system and got back.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl and macOS have none
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
-        mallopt(_TRIM_THRESHOLD, _LEFT_FREE_BYTES)
 
 
 _lock = threading.Lock()

@@ -25,7 +25,10 @@ SPEED_STYLES = {"faster": "bold green", "slower": "bold red", "no change": "bold
 def write_gain(page: Page, report: Report) -> None:
     """The section; prediction beside measurement whenever both exist."""
     if report.measurement is not None:
-        _write_measurement(page, report.measurement)
+        page.heading("Speedup", f"measured on {report.measurement.gpu}")
+        style = SPEED_STYLES[report.measurement.word]
+        for label, text in measurement_rows(report.measurement):
+            page.labelled(f"  {label}", text, style=style if label == _SPEEDUP else "")
     if report.estimate is not None:
         _write_estimate(page, report.estimate)
     if report.memory is not None:
@@ -53,13 +56,6 @@ def other_hosts_text(estimate: Estimate) -> str:
         speed = _SPEEDS.get(other.times, f"on which all takes {other.times:g} times as long")
         said.append(f"{ratio_text(other.speedup)} on {'one' if said else 'a host'} {speed}")
     return "; ".join(said)
-
-
-def _write_measurement(page: Page, measured: Measurement) -> None:
-    page.heading("Speedup", f"measured on {measured.gpu}")
-    style = SPEED_STYLES[measured.word]
-    for label, text in measurement_rows(measured):
-        page.labelled(f"  {label}", text, style=style if label == _SPEEDUP else "")
 
 
 def _skew_text(skew: LaunchSkew) -> str:

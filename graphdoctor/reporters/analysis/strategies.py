@@ -98,7 +98,10 @@ def _write_table(page: Page, rows: Sequence[StrategyOutcome], *, measured: bool)
                 page.hanging(_DETAIL_INDENT, below, style="dim")
             for detail in details_of(row, page.look.base):
                 page.hanging(_DETAIL_INDENT, detail, style="dim")
-            _write_plan(page, row)
+            for line in row.plan.splitlines():
+                part = line.lstrip(" ")
+                indent = _DETAIL_INDENT + " " * (len(line) - len(part))
+                page.hanging(indent, part, style="dim")
 
 
 def _widths(page: Page, columns: Sequence[Sequence[Piece]]) -> tuple[list[int], int]:
@@ -109,13 +112,6 @@ def _widths(page: Page, columns: Sequence[Sequence[Piece]]) -> tuple[list[int], 
     while fitting > _FIRST_FIGURE and sum(widths[:fitting]) + len(_GAP) * fitting > room:
         fitting -= 1
     return widths, fitting
-
-
-def _write_plan(page: Page, row: StrategyOutcome) -> None:
-    for line in row.plan.splitlines():
-        part = line.lstrip(" ")
-        indent = _DETAIL_INDENT + " " * (len(line) - len(part))
-        page.hanging(indent, part, style="dim")
 
 
 def _pieces(cells: Sequence[Piece], widths: Sequence[int]) -> Iterator[Piece]:

@@ -36,7 +36,9 @@ def render(report: Report, look: Look) -> str:
         write_gain(page, report)
         write_strategies(page, report)
         _write_remarks(page, report)
-        _write_basis(page, report)
+        page.heading("Basis")
+        for label, text in basis_rows(report, page.look.base):
+            page.labelled(f"  {label}" if label else "", text)
     else:
         _write_idle_comments(page, report)
     write_end(page, report)
@@ -110,12 +112,6 @@ def remark_rows(report: Report, base: str) -> Iterator[tuple[str, str]]:
 def _assumed(one: Assumption, base: str) -> str:
     where = f" at {place_text(one.location, base)}" if one.location is not None else ""
     return f"{one.what}{where}, {one.code or one.operator}"
-
-
-def _write_basis(page: Page, report: Report) -> None:
-    page.heading("Basis")
-    for label, text in basis_rows(report, page.look.base):
-        page.labelled(f"  {label}" if label else "", text)
 
 
 def basis_rows(report: Report, base: str) -> Iterator[tuple[str, str]]:

@@ -85,7 +85,10 @@ def _blocks(check: Check) -> Iterator[str]:
     yield from (_cause(check, cause) for cause in wording.causes(new))
     if check.stale:
         yield f"{escaped(wording.stale_text(check).replace('`', ''))}."
-    yield from _table(check)
+    # In blocks, so that a check of very many targets fits as far as it goes.
+    rows = [_row(target) for target in check.targets]
+    header = "| target | verdict | waits | launches | graphs | captured | findings |"
+    yield "\n".join((header, "|---|---|--:|--:|--:|--:|---|", *rows))
     known = occurrences(check, is_new=False)
     if known:
         lines = "\n".join(
@@ -136,13 +139,6 @@ def _with(check: Check, one: Occurrence) -> tuple[str, ...]:
 
 def _place(one: Occurrence) -> str:
     return code(wording.place(one.checked.path, one.checked.line) or "no file")
-
-
-def _table(check: Check) -> Iterator[str]:
-    """In blocks, so that a check of very many targets fits as far as it goes."""
-    rows = [_row(target) for target in check.targets]
-    header = "| target | verdict | waits | launches | graphs | captured | findings |"
-    yield "\n".join((header, "|---|---|--:|--:|--:|--:|---|", *rows))
 
 
 def _row(target: CheckedTarget) -> str:

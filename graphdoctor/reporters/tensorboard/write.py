@@ -22,7 +22,6 @@ from graphdoctor.reporters.tensorboard.curves import (
 )
 from graphdoctor.reporters.tensorboard.notes import notes_of
 from graphdoctor.strategies.evidence import Evidence
-from graphdoctor.trace import Trace
 from graphdoctor.trace.annotate import annotate
 from graphdoctor.trace.explain.gaps import busiest_device, lanes_in
 from graphdoctor.trace.read.names import KeptTrace
@@ -52,7 +51,12 @@ def with_traces(report: Report, evidence: Evidence) -> Report:
         files += [str(kept.tensorboard), str(kept.untouched)]
         try:
             if run.name == EAGER:
-                _annotate(kept, run.profile.trace, report, evidence)
+                # The profiled steps ran on the inputs of the first iteration, from the same state.
+                iteration = evidence.recording.captured[0]
+                notes = notes_of(
+                    report.findings, evidence.diagnosis, evidence.plan, iteration, run.profile.trace
+                )
+                annotate(kept.untouched, kept.annotated, notes, run.profile.trace.threads)
                 files.append(str(kept.annotated))
             page = page_of(report, evidence.speed.runs) if run.name == EAGER else None
             _write_events(kept.folder, number, scalars_of(run, report), page)
@@ -96,13 +100,6 @@ def _saved(report: Report, evidence: Evidence) -> Report:
 
 def _kept_of_eager(evidence: Evidence) -> KeptTrace | None:
     return next((run.profile.kept for run in evidence.speed.runs if run.name == EAGER), None)
-
-
-def _annotate(kept: KeptTrace, trace: Trace, report: Report, evidence: Evidence) -> None:
-    # The profiled steps ran on the inputs of the first iteration, from the same state.
-    iteration = evidence.recording.captured[0]
-    notes = notes_of(report.findings, evidence.diagnosis, evidence.plan, iteration, trace)
-    annotate(kept.untouched, kept.annotated, notes, trace.threads)
 
 
 def _next_number(folders: Sequence[Path]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graphdoctor.reporters.page import blocks
@@ -57,7 +57,10 @@ def _lines(findings: Sequence[Numbered]) -> Iterator[Line]:
     for one in findings:
         excerpt, location = one.finding.excerpt, one.finding.location
         assert excerpt is not None and location is not None
-        texts.update(_without_blank_ends(enumerate(excerpt.lines, start=excerpt.first_line)))
+        # The numbered lines from the first to the last that say anything.
+        kept = list(enumerate(excerpt.lines, start=excerpt.first_line))
+        said = [place for place, (_, text) in enumerate(kept) if text.strip()]
+        texts.update(kept[said[0] : said[-1] + 1] if said else kept)
         notes.setdefault(location.line, []).append(one)
     spread = {number: text.rstrip().expandtabs(TAB_COLUMNS) for number, text in texts.items()}
     indents = (len(text) - len(text.lstrip(" ")) for text in spread.values() if text)
@@ -70,13 +73,6 @@ def _lines(findings: Sequence[Numbered]) -> Iterator[Line]:
         skips = before is not None and number != before + 1
         yield Line(number, text[:start], text[start:end], text[end:], skips, here)
         before = number
-
-
-def _without_blank_ends(lines: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The numbered lines from the first to the last that say anything."""
-    kept = list(lines)
-    said = [place for place, (_, text) in enumerate(kept) if text.strip()]
-    return kept[said[0] : said[-1] + 1] if said else kept
 
 
 def _marked(text: str, notes: Sequence[Numbered], shared: int) -> tuple[int, int]:

@@ -88,15 +88,10 @@ def lanes_data(lanes: StepLanes, findings: Sequence[Numbered], base: str) -> dic
         "nest": 1,
         "depths": MOST_DEPTHS,
         "fields": fields,
-        "shorts": [_short(title) for title in titles],
+        "shorts": [title.removeprefix("aten.").removesuffix(".default") for title in titles],
         "findings": _finding_of(lanes, findings) + [0] * others,
         "groups": groups,
     }
-
-
-def _short(name: str) -> str:
-    """As it is known: add_ of aten.add_.Tensor."""
-    return name.removeprefix("aten.").removesuffix(".default")
 
 
 def _field(label: str, texts: Iterable[str], of: list[int]) -> dict[str, Any]:

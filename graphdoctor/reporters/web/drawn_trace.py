@@ -69,14 +69,9 @@ def drawn_data(traces: Sequence[Drawn]) -> dict[str, Any]:
         "end": max((one.shift_ns + one.lanes.span_ns for one in traces), default=1) or 1,
         "kinds": KINDS,
         "fields": [{"label": label, "texts": texts, "of": of} for label, of in columns],
-        "shorts": [_short(text) for text in texts],
+        "shorts": [kernel_text(text).removeprefix("idle: ") for text in texts],
         "groups": groups,
     }
-
-
-def _short(text: str) -> str:
-    """For a bar: causes without what all of them begin with, kernels likewise."""
-    return kernel_text(text).removeprefix("idle: ")
 
 
 def _rows(one: Drawn, items: _Items) -> list[dict[str, Any]]:

@@ -88,13 +88,14 @@ def activity(trace: Trace, found: Gaps, windows: Sequence[Window]) -> Activity:
     inner = np.flatnonzero(nesting.parent != NONE)
     np.subtract.at(own, nesting.parent[inner], own[inner].copy())
     kinds, lines = _meanings(trace, spans)
+    kind = inherited(kinds, nesting.parent)
     return Activity(
         waiting=waiting,
         spans=spans,
         nesting=nesting,
         until_ns=until,
         own_ns=np.maximum(own, 0),
-        kind=_known_or_ordinary(inherited(kinds, nesting.parent)),
+        kind=np.where(kind == NONE, KINDS.index("ordinary"), kind),
         line=inherited(lines, nesting.parent),
     )
 
@@ -214,10 +215,6 @@ def _meanings(trace: Trace, spans: Spans) -> tuple[Ints, Ints]:
         if frames[name] and is_user_frame(trace.names[name]):
             line[name] = name
     return kind[spans.name], line[spans.name]
-
-
-def _known_or_ordinary(kind: Ints) -> Ints:
-    return np.where(kind == NONE, KINDS.index("ordinary"), kind)
 
 
 def silent_beside_python(trace: Trace, found: Activity) -> tuple[Ints, Ints]:

@@ -79,7 +79,13 @@ def gaps(trace: Trace, device: int) -> Gaps:
     )
     cold = (zero, zero, zero)
     if len(cold_starts(trace)):
-        cold = _cold(trace, call, waited_for_launch, (start, free, arrived, on_its_way))
+        # The cold starts between the edges of sync wait, host and launch path of the gaps
+        # that count.
+        edges = (start, free, arrived, on_its_way)
+        thread = np.full(len(call), NONE, np.int64)
+        thread[waited_for_launch] = trace.calls.thread[call[waited_for_launch]]
+        waiting, host, path = (cold_ns(trace, thread, low, high) for low, high in pairwise(edges))
+        cold = (waiting, host, path)
     return Gaps(
         start_ns=start,
         end_ns=end,
@@ -95,16 +101,6 @@ def gaps(trace: Trace, device: int) -> Gaps:
         cold_ns=cold,
         warm_up_ns=cold[0] + cold[1] + cold[2],
     )
-
-
-def _cold(
-    trace: Trace, call: Ints, counts: Mask, edges: tuple[Ints, Ints, Ints, Ints]
-) -> tuple[Ints, Ints, Ints]:
-    """The cold starts between the edges of sync wait, host and launch path of the gaps that count."""
-    thread = np.full(len(call), NONE, np.int64)
-    thread[counts] = trace.calls.thread[call[counts]]
-    waiting, host, path = (cold_ns(trace, thread, low, high) for low, high in pairwise(edges))
-    return waiting, host, path
 
 
 def _on_its_way_ns(trace: Trace, call: Ints, launch_end: Ints, start: Ints, end: Ints) -> Ints:

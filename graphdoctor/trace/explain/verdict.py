@@ -356,20 +356,15 @@ def _shares(times: Lanes, predicted: TracePrediction) -> tuple[float, ...]:
 
 def _verdict(share: float, times: Lanes, predicted: TracePrediction) -> TraceVerdict:
     waited = times.sync_wait_ns / (times.span_ns or 1)
-    if _syncs_are_the_cause(predicted):
+    idle = predicted.eager_us.mid - predicted.device_busy_us
+    is_idle = idle > _LITTLE * predicted.eager_us.mid
+    if predicted.syncs and is_idle and idle_through_syncs(predicted) > _MOST:
         return "sync-bound"
     if share >= _BOUND and predicted.speedup.mid >= _GAIN:
         return "launch-bound"
     if share < _LITTLE and waited < _LITTLE:
         return "gpu-bound"
     return "mixed"
-
-
-def _syncs_are_the_cause(predicted: TracePrediction) -> bool:
-    """Whether most of the idle time would go if the host merely did not wait."""
-    idle = predicted.eager_us.mid - predicted.device_busy_us
-    is_idle = idle > _LITTLE * predicted.eager_us.mid
-    return bool(predicted.syncs and is_idle and idle_through_syncs(predicted) > _MOST)
 
 
 def idle_through_syncs(predicted: TracePrediction) -> float:

@@ -85,7 +85,8 @@ class Columns:
         name = _numbered(self.names, [event.name for event in events])
         if table == "device":
             return [name, start, end, *self._device_columns(events)]
-        threads = self._threads_of(events)
+        pairs = zip([event.pid for event in events], [event.tid for event in events], strict=True)
+        threads = np.fromiter(map(self.threads.__getitem__, pairs), np.int64, len(events))
         if table == "calls":
             return [name, start, end, threads, correlations([event.args for event in events])]
         if table == "exchanges":
@@ -93,10 +94,6 @@ class Columns:
         if table == "memory":
             return [name, start, end, threads, *_memory_columns(events)]
         return [name, start, end, threads]
-
-    def _threads_of(self, events: list[Any]) -> Ints:
-        pairs = zip([event.pid for event in events], [event.tid for event in events], strict=True)
-        return np.fromiter(map(self.threads.__getitem__, pairs), np.int64, len(events))
 
     def _device_columns(self, events: list[Any]) -> list[Ints]:
         args = [event.args for event in events]

@@ -98,8 +98,11 @@ class _Export:
 
     def trace(self) -> Trace:
         copied = ("copyKind", "srcKind", "dstKind")
+        known = self._columns(_KERNELS)
+        written = ("demangledName", "shortName", "mangledName")
+        key = next((name for name in written if name in known), "")
         parts = [
-            self._kernels(),
+            self._device_columns(_KERNELS, "kernel", (key,), self._text, graph="graphId"),
             self._device_columns(_COPIES, "memcpy", copied, _copy_name),
             self._device_columns(_FILLS, "memset", (), lambda key: "Memset (Device)"),
             self._graphs(),
@@ -127,12 +130,6 @@ class _Export:
             annotations=ranges.take(~are_operators),
             events=sum(len(table) for table in (events, calls, ranges)),
         )
-
-    def _kernels(self) -> list[Ints]:
-        known = self._columns(_KERNELS)
-        written = ("demangledName", "shortName", "mangledName")
-        key = next((name for name in written if name in known), "")
-        return self._device_columns(_KERNELS, "kernel", (key,), self._text, graph="graphId")
 
     def _graphs(self) -> list[Ints]:
         """Whole graphs, where it traced no nodes: one event each."""
