@@ -17,12 +17,11 @@ from graphdoctor.operators import CONDITIONS, EFFECTS, OperatorFact, evidence_wo
 from graphdoctor.reporters.plain_json import NOT_FINITE
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.audited import AUDIT_SCHEMA_VERSION, AuditReport
-from graphdoctor.values.compared_traces import AnyTrace
 from graphdoctor.values.finding import EFFECT_WORDS
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
 from graphdoctor.values.report import SCHEMA_VERSION, Report
 from graphdoctor.values.sweep import SWEEP_SCHEMA_VERSION, Sweep
-from graphdoctor.values.trace import TRACE_SCHEMA_VERSION
+from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, AnyTrace
 from graphdoctor.values.watched import WATCH_SCHEMA_VERSION, WatchReport
 
 DOCS = Path(__file__).parent

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from graphdoctor.trace import Trace
 from graphdoctor.trace.api import is_step_mark
 from graphdoctor.trace.read.columns import ns
-from graphdoctor.trace.read.events import TABLES
+from graphdoctor.trace.read.decode import TABLES
 
 
 class Shapes(Struct):

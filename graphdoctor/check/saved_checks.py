@@ -9,15 +9,15 @@ import graphdoctor
 from graphdoctor.check.gate import Outcome
 from graphdoctor.check.settings.files import Project
 from graphdoctor.check.settings.settings import TargetSettings
-from graphdoctor.reporters.check.json import parse
 from graphdoctor.reporters.files import read
+from graphdoctor.reporters.plain_json import parsed
 from graphdoctor.values.check import Check, Shard
 from graphdoctor.values.errors import UsageError
 
 
 def read_checks(paths: Sequence[Path]) -> dict[str, Check]:
     """By the names of the files. Raises UsageError, also where a share of a check is missing."""
-    checks = {str(path): parse(read(path, ""), name=str(path)) for path in paths}
+    checks = {str(path): parsed(read(path, ""), Check, name=str(path)) for path in paths}
     for name, check in checks.items():
         if check.tool_version != graphdoctor.__version__:
             raise UsageError(

@@ -51,8 +51,8 @@ class DiffCommand:
 
 def _read(path: Path) -> dict[str, Report]:
     """The reports in a file, by target. Raises UsageError."""
-    from graphdoctor.reporters.check.json import is_check, parse
     from graphdoctor.reporters.plain_json import parsed
+    from graphdoctor.values.check import Check
     from graphdoctor.values.file_kinds import saved_kind
     from graphdoctor.values.program import ProgramReport
     from graphdoctor.values.report import Report
@@ -62,8 +62,8 @@ def _read(path: Path) -> dict[str, Report]:
     if kind is not None and kind.name == "run":
         steps = parsed(content, ProgramReport, name=str(path)).steps
         return {step.name: step.report for step in steps if step.report is not None}
-    if not is_check(content):
-        report = parsed(content, Report, name=str(path))
-        return {report.target.name: report}
-    check = parse(content, name=str(path))
-    return {one.name: one.report for one in check.targets if one.report is not None}
+    if kind is not None and kind.name == "check":
+        targets = parsed(content, Check, name=str(path)).targets
+        return {one.name: one.report for one in targets if one.report is not None}
+    report = parsed(content, Report, name=str(path))
+    return {report.target.name: report}

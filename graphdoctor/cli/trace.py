@@ -27,9 +27,8 @@ from graphdoctor.values.errors import UsageError
 
 if TYPE_CHECKING:
     from graphdoctor.trace.explain.trace_report import TraceOptions
-    from graphdoctor.trace.read.remote import TracePath
-    from graphdoctor.values.compared_traces import FolderReport, TraceComparison
-    from graphdoctor.values.trace import TraceReport
+    from graphdoctor.trace.read.blocks import TracePath
+    from graphdoctor.values.trace import FolderReport, TraceComparison, TraceReport
 
 STDIN = "-"
 
@@ -213,7 +212,7 @@ def _half_of_the_memory() -> int | None:
 
 
 def _place(text: str) -> TracePath:
-    from graphdoctor.trace.read.remote import place
+    from graphdoctor.trace.read.blocks import place
 
     return place(text)
 

@@ -24,7 +24,7 @@ from graphdoctor.proof.stage import Captured
 from graphdoctor.record.session import Session
 from graphdoctor.trace import Trace
 from graphdoctor.trace.arrays import Ints
-from graphdoctor.trace.explain.estimate import estimate_from_trace
+from graphdoctor.trace.explain.graphed_steps import estimate_from_trace
 from graphdoctor.trace.explain.ranks import RankLane, rank_lane
 from graphdoctor.trace.intervals import union
 from graphdoctor.values.errors import UsageError

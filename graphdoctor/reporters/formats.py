@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from graphdoctor.reporters.look import Look
     from graphdoctor.values.audited import AuditReport
     from graphdoctor.values.check import Check
-    from graphdoctor.values.compared_traces import AnyTrace
     from graphdoctor.values.diff import Changes
     from graphdoctor.values.program import ProgramReport
     from graphdoctor.values.report import Report
     from graphdoctor.values.sweep import Sweep
+    from graphdoctor.values.trace import AnyTrace
     from graphdoctor.values.watched import WatchReport
 
     Shown = Report | ProgramReport | Check | Changes | Sweep | WatchReport | AuditReport | AnyTrace
@@ -39,12 +39,13 @@ Kind = Literal[
 class Format(NamedTuple):
     """A format as options name it, and which kinds of report it shows.
 
-    `module` lies below graphdoctor/reporters/ and has a function `render(value, look) -> str`.
+    `module` lies below graphdoctor/reporters/ and has the function, `(value, look) -> str`.
     """
 
     name: str
     kinds: tuple[Kind, ...]
     module: str
+    function: str = "render"
 
 
 _TRACES: tuple[Kind, ...] = ("TraceReport", "FolderReport", "TraceComparison")
@@ -55,34 +56,34 @@ FORMATS = (
     Format("terminal", ("ProgramReport",), "program_page"),
     Format("terminal", ("Sweep",), "sweep_page"),
     Format("terminal", ("WatchReport",), "watch_page"),
-    Format("terminal", ("AuditReport",), "audit_page"),
+    Format("terminal", ("AuditReport",), "audit", "terminal"),
     Format("terminal", ("TraceReport",), "trace_page"),
-    Format("terminal", ("FolderReport",), "trace_folder"),
-    Format("terminal", ("TraceComparison",), "trace_before_after"),
+    Format("terminal", ("FolderReport",), "traces_page", "folder_page"),
+    Format("terminal", ("TraceComparison",), "traces_page", "comparison_page"),
     Format("full", ("Check",), "check.full"),
-    Format("full", ("Changes",), "diff.full"),
-    Format("concise", ("Check",), "check.concise"),
-    Format("json", ("Check",), "check.json"),
+    Format("full", ("Changes",), "changes", "page"),
+    Format("concise", ("Check",), "check.full", "concise"),
+    Format("json", ("Check",), "plain_json", "check"),
     Format(
         "json",
         ("Report", "ProgramReport", "Sweep", "WatchReport", "AuditReport", *_TRACES),
         "plain_json",
     ),
     Format("sarif", ("Check",), "check.sarif"),
-    Format("sarif", ("AuditReport",), "audit_sarif"),
+    Format("sarif", ("AuditReport",), "audit", "sarif"),
     Format("github", ("Check",), "check.github"),
-    Format("github", ("AuditReport",), "audit_github"),
+    Format("github", ("AuditReport",), "audit", "github"),
     Format("gitlab", ("Check",), "check.gitlab"),
-    Format("gitlab", ("AuditReport",), "audit_gitlab"),
+    Format("gitlab", ("AuditReport",), "audit", "gitlab"),
     Format("junit", ("Check",), "check.junit"),
-    Format("junit", ("AuditReport",), "audit_junit"),
+    Format("junit", ("AuditReport",), "audit", "junit"),
     Format("markdown", ("Check",), "check.markdown"),
-    Format("markdown", ("Changes",), "diff.markdown"),
-    Format("markdown", ("AuditReport",), "audit_markdown"),
+    Format("markdown", ("Changes",), "changes", "markdown"),
+    Format("markdown", ("AuditReport",), "audit", "markdown"),
     Format("html", ("Report",), "analysis.html"),
-    Format("html", ("ProgramReport",), "program_html"),
+    Format("html", ("ProgramReport",), "analysis.html", "render_program"),
     Format("html", ("Check",), "check.html"),
-    Format("html", ("AuditReport",), "audit_html"),
+    Format("html", ("AuditReport",), "audit", "html"),
     Format("html", _TRACES, "trace_html"),
 )
 
@@ -100,8 +101,9 @@ def kind_of(shown: type[Shown]) -> Kind:
 def written_as(name: str, value: Shown, look: Look) -> str:
     """The text of a report in a format of its kind."""
     kind = kind_of(type(value))
-    module = next(one.module for one in FORMATS if one.name == name and kind in one.kinds)
-    text: str = importlib.import_module(f"graphdoctor.reporters.{module}").render(value, look)
+    found = next(one for one in FORMATS if one.name == name and kind in one.kinds)
+    module = importlib.import_module(f"graphdoctor.reporters.{found.module}")
+    text: str = getattr(module, found.function)(value, look)
     return text
 
 

@@ -10,13 +10,17 @@ import msgspec
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.audited import AUDIT_SCHEMA_VERSION, AuditReport
 from graphdoctor.values.check import CHECK_SCHEMA_VERSION, Check
-from graphdoctor.values.compared_traces import FolderReport, TraceComparison
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.file_kinds import what_it_is
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
 from graphdoctor.values.report import SCHEMA_VERSION, Report
 from graphdoctor.values.sweep import SWEEP_SCHEMA_VERSION, Sweep
-from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
+from graphdoctor.values.trace import (
+    TRACE_SCHEMA_VERSION,
+    FolderReport,
+    TraceComparison,
+    TraceReport,
+)
 from graphdoctor.values.watched import WATCH_SCHEMA_VERSION, WatchReport
 
 _T = TypeVar("_T")
@@ -49,8 +53,16 @@ NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def render(value: Any, look: Look) -> str:
-    """The JSON of any report but a check, which has a module for it."""
+    """The JSON of any report but a check."""
     return written(value)
+
+
+def check(value: Check, look: Look) -> str:
+    """The JSON of a check, without times: the same commit gives the same bytes."""
+    table = msgspec.to_builtins(value)
+    for target in table["targets"]:
+        del target["analysis_s"]
+    return written(table)
 
 
 def written(value: Any) -> str:

@@ -10,13 +10,12 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import parsed
 from graphdoctor.values.audited import AuditReport
 from graphdoctor.values.check import Check
-from graphdoctor.values.compared_traces import FolderReport, TraceComparison
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.file_kinds import saved_kind, what_it_is
 from graphdoctor.values.program import ProgramReport
 from graphdoctor.values.report import Report
 from graphdoctor.values.sweep import Sweep
-from graphdoctor.values.trace import TraceReport
+from graphdoctor.values.trace import FolderReport, TraceComparison, TraceReport
 from graphdoctor.values.watched import WatchReport
 
 # By the names in graphdoctor/values/file_kinds.py. Anything else is read as a report, and refused as one.
@@ -47,17 +46,20 @@ def page_of(files: Sequence[Named], look: Look) -> str:
 
     Raises UsageError, with the reason, for anything but a report that has an HTML page.
     """
-    from graphdoctor.reporters.check.json import is_check
-
     name, content = files[0]
-    if is_check(content):
-        return _history(files, look)
+    shown = _type_of(content)
+    if shown is Check:
+        from graphdoctor.reporters.check.html import Dated, render_history
+
+        checks = [
+            (PurePath(name).stem, parsed(content, Check, name=name)) for name, content in files
+        ]
+        return render_history([Dated(*check) for check in checks], look)
     if len(files) > 1:
         raise UsageError(
             f"{name} is no check: several files are shown as the history of one repository's checks,"
             " so name those that `graphdoctor check --report json=FILE` wrote, or one report"
         )
-    shown = _type_of(content)
     if "html" not in formats.names_of(formats.kind_of(shown)):
         raise UsageError(f"{what_it_is(content, name=name)}; there is no HTML page of it")
     return formats.written_as("html", parsed(content, shown, name=name), look)
@@ -66,13 +68,3 @@ def page_of(files: Sequence[Named], look: Look) -> str:
 def _type_of(content: bytes) -> type[formats.Shown]:
     kind = saved_kind(content)
     return _TYPES.get(kind.name if kind is not None else "", Report)
-
-
-def _history(files: Sequence[Named], look: Look) -> str:
-    from graphdoctor.reporters.check.html import render_history
-    from graphdoctor.reporters.web.history import Dated
-
-    dated = [
-        Dated(PurePath(name).stem, parsed(content, Check, name=name)) for name, content in files
-    ]
-    return render_history(dated, look)

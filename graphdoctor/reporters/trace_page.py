@@ -20,21 +20,19 @@ from graphdoctor.values.figures import (
 from graphdoctor.values.locations import Location, path_text, place_text
 from graphdoctor.values.trace import (
     WORK_WORDS,
+    CollectiveCost,
+    Communication,
     DeviceTime,
+    DeviceWork,
     Gap,
+    GraphUse,
     HostCost,
+    LineWork,
+    MemoryUse,
     Queue,
     TracePrediction,
     TraceReport,
     TraceVerdict,
-)
-from graphdoctor.values.trace_work import (
-    CollectiveCost,
-    Communication,
-    DeviceWork,
-    GraphUse,
-    LineWork,
-    MemoryUse,
 )
 
 _Row = TypeVar("_Row")

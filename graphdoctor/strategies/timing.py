@@ -20,7 +20,7 @@ from graphdoctor.strategies.whole import BuiltStep
 from graphdoctor.target.state.snapshot import Snapshot, named_values
 from graphdoctor.trace import Trace
 from graphdoctor.trace.api import is_graph_launch
-from graphdoctor.trace.explain.estimate import estimate_from_trace
+from graphdoctor.trace.explain.graphed_steps import estimate_from_trace
 from graphdoctor.trace.join import launch_of
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.speed import Measurement

@@ -18,8 +18,7 @@ from graphdoctor.trace.arrays import Trace
 from graphdoctor.trace.explain.gap_causes import activity, longest_gaps, longest_places
 from graphdoctor.trace.explain.gaps import Gaps, busiest_device, gaps
 from graphdoctor.trace.intervals import NONE
-from graphdoctor.trace.read.blocks import CutShort, blocks
-from graphdoctor.trace.read.remote import TracePath
+from graphdoctor.trace.read.blocks import CutShort, TracePath, blocks
 from graphdoctor.trace.read.split import split, structure
 from graphdoctor.trace.steps import find_steps
 from graphdoctor.values.errors import UsageError

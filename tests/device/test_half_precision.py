@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.device.observe import wider
+from graphdoctor.device.observe import fallback
 from graphdoctor.device.observe.operators import Call, facts_of
 from tests.support.emulated import Seen, captured, device
 
@@ -23,7 +23,7 @@ Case = tuple[Any, tuple[Any, ...]]
 @pytest.fixture(autouse=True)
 def no_quick_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor for which oneDNN has no kernels of half precision."""
-    monkeypatch.setattr(wider, "_has_quick_kernels", lambda dtype: False)
+    monkeypatch.setattr(fallback, "_has_quick_kernels", lambda dtype: False)
 
 
 def values(*shape: int) -> torch.Tensor:
@@ -90,8 +90,8 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize("name", CASES)
 def test_the_result_is_made_as_the_narrow_operator_makes_it(name: str, dtype: torch.dtype) -> None:
     call = call_of(CASES[name](), dtype)
-    assert wider.is_slow_when_narrow(call)
-    own, wide = as_tuple(call.func(*call.args)), as_tuple(wider.run_wider(call))
+    assert fallback.is_slow_when_narrow(call)
+    own, wide = as_tuple(call.func(*call.args)), as_tuple(fallback.run_wider(call))
     assert len(own) == len(wide)
     for expected, made in zip(own, wide, strict=True):
         assert (made.dtype, made.shape, made.stride()) == (
@@ -109,35 +109,35 @@ def test_attentions_backward_keeps_its_logarithms_wide(dtype: torch.dtype) -> No
     func = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     call = Call(func, facts_of(func), (grad, q, k, v, out, logarithms, 0.0, False), {})
     call.on_cuda = True
-    assert wider.is_slow_when_narrow(call)
-    for made, expected in zip(wider.run_wider(call), func(*call.args), strict=True):
+    assert fallback.is_slow_when_narrow(call)
+    for made, expected in zip(fallback.run_wider(call), func(*call.args), strict=True):
         assert made.dtype == dtype and made.stride() == expected.stride()
         torch.testing.assert_close(made, expected, atol=0.1, rtol=0.05)
 
 
 def test_convolutions_backward_makes_only_the_gradients_that_are_asked_for() -> None:
     func, args = CASES["convolution's backward"]()
-    made = wider.run_wider(call_of((func, (*args[:-1], [True, False, True])), torch.float16))
+    made = fallback.run_wider(call_of((func, (*args[:-1], [True, False, True])), torch.float16))
     assert [gradient is None for gradient in made] == [False, True, False]
 
 
 def test_a_row_times_a_linear_layers_weight_runs_as_it_is() -> None:
     case = (aten.mm.default, (values(1, 8), values(4, 8).t()))
-    assert not wider.is_slow_when_narrow(call_of(case, torch.float16))
+    assert not fallback.is_slow_when_narrow(call_of(case, torch.float16))
 
 
 def test_work_of_the_cpu_and_in_float32_runs_as_it_is() -> None:
     case = CASES["mm"]()
     on_cpu = call_of(case, torch.float16)
     on_cpu.on_cuda = False
-    assert not wider.is_slow_when_narrow(on_cpu)
-    assert not wider.is_slow_when_narrow(call_of(case, torch.float32))
+    assert not fallback.is_slow_when_narrow(on_cpu)
+    assert not fallback.is_slow_when_narrow(call_of(case, torch.float32))
 
 
 def test_a_processor_with_kernels_of_its_own_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wider, "_has_quick_kernels", lambda dtype: dtype == torch.bfloat16)
-    assert not wider.is_slow_when_narrow(call_of(CASES["mm"](), torch.bfloat16))
-    assert wider.is_slow_when_narrow(call_of(CASES["mm"](), torch.float16))
+    monkeypatch.setattr(fallback, "_has_quick_kernels", lambda dtype: dtype == torch.bfloat16)
+    assert not fallback.is_slow_when_narrow(call_of(CASES["mm"](), torch.bfloat16))
+    assert fallback.is_slow_when_narrow(call_of(CASES["mm"](), torch.float16))
 
 
 @pytest.mark.usefixtures("device")
@@ -148,7 +148,7 @@ def test_a_step_and_its_replay_run_in_float32_on_the_emulated_device(
 
     def run(call: Call) -> Any:
         wide.append(call.facts.base_name)
-        return wider.run_wider(call)
+        return fallback.run_wider(call)
 
     monkeypatch.setattr("graphdoctor.device.observe.fallback.run_wider", run)
     x, layer = torch.ones(1, 3, 9, 9, device="cuda").half(), nn.Conv2d(3, 4, 3).cuda().half()

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from graphdoctor.reporters.check import github, markdown, sarif
-from graphdoctor.reporters.check.json import parse
 from graphdoctor.reporters.formats import names_of, written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.captures import ON_FRESH_INPUTS, CaptureOutcome, Verification
@@ -261,7 +260,7 @@ def test_junit_has_the_time_of_each_analysis_and_json_the_same_bytes_without() -
 
 def test_json_is_read_again() -> None:
     check = many(2)
-    assert parse(rendered("json", check).encode(), name="x") == check
+    assert parsed(rendered("json", check).encode(), Check, name="x") == check
 
 
 @pytest.mark.parametrize("count", [1, 400])
@@ -377,7 +376,7 @@ def test_any_text_gives_documents_that_can_be_read(name: str, path: str, code: s
     assert len(json.loads(texts["gitlab"])) == 2
     assert len(ET.fromstring(texts["junit"]).findall(".//testcase")) == 2
     assert len(texts["github"].splitlines()) == 3  # two annotations and the line that sums up
-    assert parse(texts["json"].encode(), name="x").exit_code == 3
+    assert parsed(texts["json"].encode(), Check, name="x").exit_code == 3
 
 
 def test_formats_point_to_the_expression() -> None:

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 import graphdoctor
 from graphdoctor.cli import main
-from graphdoctor.reporters.check.html import render_history
+from graphdoctor.reporters.check.html import Curve, Dated, curves_of, render_history
 from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.web.history import Curve, Dated, curves_of
 from graphdoctor.values.check import Check, Fault, Figures
 from tests.support.checking import HOSTILE, checked, finding, hostile_check, report
 from tests.support.parsed import Parsed

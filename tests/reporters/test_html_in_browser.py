@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from graphdoctor.reporters import program_html, trace_html
-from graphdoctor.reporters.check.html import render_history
+from graphdoctor.reporters import trace_html
+from graphdoctor.reporters.analysis import html
+from graphdoctor.reporters.check.html import Dated, render_history
 from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.web.history import Dated
 from graphdoctor.trace import read_trace
 from graphdoctor.trace.explain.trace_report import explain_trace
 from graphdoctor.values.program import Patch
@@ -205,7 +205,7 @@ def test_page_of_a_program_holds_the_pages_of_its_steps_which_can_be_used(
         of_program(step_of(DRAWN), step_of(replace(SAFE, reason=HOSTILE))),
         patch=Patch("not tried", diff, "", ""),
     )
-    file.write_text(program_html.render(report, Look()), encoding="utf-8")
+    file.write_text(html.render_program(report, Look()), encoding="utf-8")
     with opened(browser, file, width=width) as one:
         first = one.page.frame_locator("iframe").first
         first.locator("#lanes").focus()

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.cli import main
-from graphdoctor.reporters import program_html, program_page
+from graphdoctor.reporters import program_page
+from graphdoctor.reporters.analysis import html
 from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import written
@@ -22,7 +23,7 @@ from tests.support.reports import COMPARED, SAFE, at, of_program, step_of
 
 
 def page(*steps, **changes) -> Parsed:
-    return Parsed(program_html.render(replace(of_program(*steps), **changes), Look()))
+    return Parsed(html.render_program(replace(of_program(*steps), **changes), Look()))
 
 
 def frames(shown: Parsed) -> list[str]:
@@ -55,7 +56,7 @@ def test_code_in_sentences_and_rows_of_the_diff_are_marked_as_such() -> None:
         "not tried", "--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-old = 1\n+new = 1\n", "/repo", ""
     )
     step = replace(step_of(replace(SAFE, reason="`loss.item()` waits.")), change="replay `model`")
-    text = program_html.render(replace(of_program(step), patch=patch), Look())
+    text = html.render_program(replace(of_program(step), patch=patch), Look())
     outside = text.partition("<iframe")[0]
     assert "<code>loss.item()</code> waits." in outside and "replay <code>model</code>." in outside
     assert '<span class="added">+new = 1</span>' in outside
@@ -84,7 +85,7 @@ def test_saved_report_gives_the_same_page(tmp_path: Path, capsys: pytest.Capture
     assert main(["view", str(tmp_path / "run.json"), "-o", "-"]) == 0
     assert capsys.readouterr().out.count("<iframe") == 1
     saved = written(report).encode()
-    assert page_of([("run.json", saved)], Look()) == program_html.render(report, Look())
+    assert page_of([("run.json", saved)], Look()) == html.render_program(report, Look())
 
 
 @pytest.mark.parametrize(

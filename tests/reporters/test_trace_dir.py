@@ -19,8 +19,13 @@ from graphdoctor.measure.speed import CAPTURED, EAGER, ProfiledRun, _captured_ru
 from graphdoctor.pipeline import analyze_target
 from graphdoctor.record import prepare
 from graphdoctor.reporters.plain_json import parsed
-from graphdoctor.reporters.tensorboard.notes import steps_of
-from graphdoctor.reporters.tensorboard.write import _next_number, _write_events, page_of, scalars_of
+from graphdoctor.reporters.tensorboard.write import (
+    _next_number,
+    _write_events,
+    page_of,
+    scalars_of,
+    steps_of,
+)
 from graphdoctor.target import from_object
 from graphdoctor.trace.annotate import PROCESS
 from graphdoctor.values.options import AnalyzeOptions

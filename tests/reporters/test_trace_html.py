@@ -16,8 +16,13 @@ from graphdoctor.reporters.saved import page_of
 from graphdoctor.trace import read_trace
 from graphdoctor.trace.explain.before_after import compare_traces
 from graphdoctor.trace.explain.trace_report import explain_trace
-from graphdoctor.values.compared_traces import FolderReport, RankComparison, RankTime
-from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
+from graphdoctor.values.trace import (
+    TRACE_SCHEMA_VERSION,
+    FolderReport,
+    RankComparison,
+    RankTime,
+    TraceReport,
+)
 from tests.support.checking import HOSTILE
 from tests.support.parsed import Parsed
 from tests.support.trace_stories import REAL

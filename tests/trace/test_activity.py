@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from graphdoctor.reporters import trace_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.trace import parse_trace
-from graphdoctor.trace.explain.gap_causes import activity
+from graphdoctor.trace.explain.gap_causes import activity, known_work
 from graphdoctor.trace.explain.gaps import gaps, whole_span
-from graphdoctor.trace.explain.known_work import known_work
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.values.trace import TraceReport, WorkKind
 from tests.support.traces import TraceBuilder, launch_bound

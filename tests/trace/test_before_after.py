@@ -10,13 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.cli import main
-from graphdoctor.reporters import trace_before_after, trace_html
+from graphdoctor.reporters import trace_html, traces_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.trace.explain.before_after import EVERY_ROW, compare_traces
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
-from graphdoctor.values.compared_traces import TraceComparison
 from graphdoctor.values.figures import time_text
-from graphdoctor.values.trace import TraceReport
+from graphdoctor.values.trace import TraceComparison, TraceReport
 from tests.support.parsed import Parsed
 from tests.support.schemas import schema_of
 from tests.support.traces import TraceBuilder
@@ -71,7 +70,7 @@ def test_the_largest_of_many_changes_is_not_said_to_be_most_of_it() -> None:
 def test_the_page_tells_kernels_apart_that_begin_alike() -> None:
     name = "void at::native::(anonymous namespace)::split_embedding_backward_rowwise_adagrad_kernel<float, float, {}>"
     found = compared(program({name.format("2ul"): 50}), program({name.format("5ul"): 80}))
-    page = " ".join(trace_before_after.render(found, Look()).split())
+    page = " ".join(traces_page.comparison_page(found, Look()).split())
     assert "float, 2ul>: gone" in page
     assert "float, 5ul>: new" in page
 
@@ -242,7 +241,7 @@ def test_the_terms_sum_to_the_step_before_and_after(host: float) -> None:
     parts = {term.name: (term.before_us, term.after_us) for term in found.terms}
     assert parts["kernels in both traces"] == pytest.approx((20 * 5, 39 * 5))
     assert parts["kernels in one trace only"] == pytest.approx((20 * 5, 9))
-    page = " ".join(trace_before_after.render(found, Look(width=200)).split())
+    page = " ".join(traces_page.comparison_page(found, Look(width=200)).split())
     assert "without the profiler; the terms sum to the step" in page
     assert f"the step: {before:,.1f} us to {after:,.1f} us" in page
     html = " ".join(Parsed(trace_html.render(found, Look())).text.split())

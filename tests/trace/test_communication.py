@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from graphdoctor.reporters import trace_folder, trace_page
+from graphdoctor.reporters import trace_page, traces_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.trace.explain.folder import explain_folder
 from graphdoctor.trace.explain.trace_report import TraceOptions
-from graphdoctor.values.trace_work import Communication
+from graphdoctor.values.trace import Communication
 from tests.support.traces import TraceBuilder
 from tests.trace.test_activity import explained
 from tests.trace.test_ranks import ALL_REDUCE, run
@@ -129,7 +129,7 @@ def test_the_last_rank_works_and_the_others_wait(tmp_path: Path) -> None:
     (wait,) = report.ranks.waits
     assert (wait.kind, wait.runs) == ("all_reduce", 1)
     assert (wait.waiting_us, wait.working_us) == (pytest.approx(375), pytest.approx(100))
-    page = " ".join(trace_folder.render(report, Look()).split())
+    page = " ".join(traces_page.folder_page(report, Look()).split())
     assert "all_reduce: works 100 µs and waits 375 µs for the last rank" in page
 
 

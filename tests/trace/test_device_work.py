@@ -7,11 +7,10 @@ from msgspec.structs import replace
 
 from graphdoctor.reporters import trace_page
 from graphdoctor.reporters.look import Look
+from graphdoctor.trace.api import collective_of, family_of
 from graphdoctor.trace.explain.device_work import occupied
 from graphdoctor.trace.explain.verdict import Judgement
-from graphdoctor.trace.kernel_families import collective_of, family_of
-from graphdoctor.values.trace import TraceReport
-from graphdoctor.values.trace_work import Communication, DeviceWork
+from graphdoctor.values.trace import Communication, DeviceWork, TraceReport
 from tests.support.traces import TraceBuilder, launch_bound
 from tests.trace.test_activity import explained
 

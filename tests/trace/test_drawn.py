@@ -9,8 +9,8 @@ import pytest
 from graphdoctor.trace import read_trace
 from graphdoctor.trace.explain import trace_report
 from graphdoctor.trace.explain.trace_report import explain_trace
+from graphdoctor.values.lanes import LaneEvent, TraceLanes
 from graphdoctor.values.trace import TraceReport
-from graphdoctor.values.trace_lanes import LaneEvent, TraceLanes
 from tests.support.trace_stories import REAL
 from tests.support.traces import TraceBuilder
 

@@ -8,7 +8,7 @@ import pytest
 
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.trace import Trace, read_trace
-from graphdoctor.trace.explain.estimate import estimate_from_trace
+from graphdoctor.trace.explain.graphed_steps import estimate_from_trace
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.figures import Range
 from tests.support.traces import TraceBuilder, launch_bound

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from graphdoctor.reporters import trace_folder
+from graphdoctor.reporters import traces_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import written
 from graphdoctor.trace.explain import folder as folder_module
 from graphdoctor.trace.explain.folder import explain_folder, process_pool
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.trace.read.file import read_trace
-from graphdoctor.values.compared_traces import FolderReport
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.trace import FolderReport
 from tests.support.traces import TraceBuilder
 
 
@@ -69,7 +69,7 @@ def test_of_several_profiler_cycles_the_newest_of_each_rank_counts(tmp_path: Pat
     ]
     assert found.differences == ()
     assert found.left_out.startswith("2 files of earlier profiler cycles are left out")
-    assert found.left_out in " ".join(trace_folder.render(found, Look(width=120)).split())
+    assert found.left_out in " ".join(traces_page.folder_page(found, Look(width=120)).split())
 
 
 def test_workers_of_one_name_are_told_apart_by_their_files(tmp_path: Path) -> None:

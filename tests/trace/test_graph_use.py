@@ -6,8 +6,7 @@ import pytest
 
 from graphdoctor.reporters import trace_page
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.trace import TraceReport
-from graphdoctor.values.trace_work import GraphUse
+from graphdoctor.values.trace import GraphUse, TraceReport
 from tests.support.traces import TraceBuilder, launch_bound
 from tests.trace.test_activity import explained
 

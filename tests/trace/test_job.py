@@ -8,14 +8,21 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from graphdoctor.reporters import trace_folder, trace_html
+from graphdoctor.reporters import trace_html, traces_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import parsed, written
 from graphdoctor.trace.explain.folder import in_full, shortened, summarize
 from graphdoctor.trace.explain.trace_report import explain_trace
 from graphdoctor.trace.read.file import read_trace
-from graphdoctor.values.compared_traces import FolderReport, Job, RankComparison, RankTime
-from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport, TraceVerdict
+from graphdoctor.values.trace import (
+    TRACE_SCHEMA_VERSION,
+    FolderReport,
+    Job,
+    RankComparison,
+    RankTime,
+    TraceReport,
+    TraceVerdict,
+)
 from tests.support.trace_stories import REAL
 from tests.support.traces import TraceBuilder, launch_bound
 
@@ -107,11 +114,11 @@ def test_a_sync_bound_group_shows_what_goes_without_its_syncs_and_no_wait_of_zer
     assert share in waiting.reason
     report = folder([replace(waiting, worker=f"rank {number}") for number in range(2)])
     for page in (
-        trace_folder.render(report, Look(width=200)),
+        traces_page.folder_page(report, Look(width=200)),
         trace_html.render(report, Look()),
     ):
         assert f"{share} without host syncs" in page
-    assert "sync wait" not in trace_folder.render(report, Look(width=200))
+    assert "sync wait" not in traces_page.folder_page(report, Look(width=200))
 
 
 def straggling(workers: Sequence[TraceReport]) -> RankComparison:
@@ -151,7 +158,7 @@ def test_where_the_others_wait_for_a_rank_no_group_is_told_to_fix_its_waits_firs
     report = folder(workers, straggling(workers))
     assert report.job is not None
     assert report.job.slowest == "rank 1"
-    page = " ".join(trace_folder.render(report, Look(width=200)).split())
+    page = " ".join(traces_page.folder_page(report, Look(width=200)).split())
     assert (
         "rank 1 comes last, and the others wait 1.31 ms for it: in forward, before all_to_all"
         in page
@@ -159,16 +166,16 @@ def test_where_the_others_wait_for_a_rank_no_group_is_told_to_fix_its_waits_firs
     assert "Start with rank 1" in page
     assert told not in page
     assert "SYNC BOUND 3 ranks: 0 to 2" in page
-    assert told in " ".join(trace_folder.render(report, Look(width=200, show_all=True)).split())
+    assert told in " ".join(traces_page.folder_page(report, Look(width=200, show_all=True)).split())
 
 
 def test_ranks_stand_behind_all(one: TraceReport) -> None:
     report = folder([rank(one, number) for number in range(40)])
-    page = trace_folder.render(report, Look())
+    page = traces_page.folder_page(report, Look())
     assert len(page.splitlines()) <= 24
     assert "40 ranks: 0 to 39" in page
     assert "Use --all for each rank." in page
-    everything = trace_folder.render(report, Look(show_all=True))
+    everything = traces_page.folder_page(report, Look(show_all=True))
     assert all(f"  rank {number}," in everything for number in range(40))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphdoctor.trace.explain.queue import depth_at_launch, launch_totals, queue
+from graphdoctor.trace.explain.hosts import depth_at_launch, launch_totals, queue
 from tests.support.traces import TraceBuilder
 
 

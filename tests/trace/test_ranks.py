@@ -9,12 +9,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from graphdoctor.reporters import trace_folder
+from graphdoctor.reporters import traces_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import written
 from graphdoctor.trace.explain.folder import explain_folder
 from graphdoctor.trace.explain.trace_report import TraceOptions
-from graphdoctor.values.compared_traces import FolderReport, RankComparison
+from graphdoctor.values.trace import FolderReport, RankComparison
 from tests.support.schemas import schema_of
 from tests.support.traces import TraceBuilder
 
@@ -67,7 +67,7 @@ def test_the_rank_that_computes_longer_is_the_straggler(tmp_path: Path) -> None:
     assert [rank.waiting_us for rank in found.ranks] == pytest.approx([500, 500, 0, 500])
     assert [rank.caused_us for rank in found.ranks] == pytest.approx([0, 0, 500, 0])
     assert found.skew_us == pytest.approx(500)
-    page = " ".join(trace_folder.render(report, Look()).split())
+    page = " ".join(traces_page.folder_page(report, Look()).split())
     assert "rank 2 comes last, and the others wait 500 µs for it" in page
     assert "1.60 times the mean on the busiest rank" in page
     jsonschema.validate(json.loads(written(report)), schema_of("trace"))
@@ -120,7 +120,7 @@ def test_the_phase_that_launches_what_the_last_rank_computes_is_named(tmp_path: 
     file.write_text(json.dumps(document))
     report, found = explained(tmp_path)
     assert (found.straggler, found.phase) == ("rank 2", "forward")
-    page = " ".join(trace_folder.render(report, Look()).split())
+    page = " ".join(traces_page.folder_page(report, Look()).split())
     assert "for it: in forward, before all_reduce its device computes" in page
 
 
@@ -148,7 +148,7 @@ def test_equal_ranks_have_no_straggler(tmp_path: Path) -> None:
     run(tmp_path, [100, 101, 100, 100.5], [0, 1, 0, 2])
     report, found = explained(tmp_path)
     assert (found.straggler, found.collectives) == ("", 4)
-    assert "No rank is waited for" in trace_folder.render(report, Look())
+    assert "No rank is waited for" in traces_page.folder_page(report, Look())
 
 
 def test_another_order_of_collectives_is_named(tmp_path: Path) -> None:

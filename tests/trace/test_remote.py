@@ -19,8 +19,8 @@ from graphdoctor.cli import main
 from graphdoctor.reporters.plain_json import written
 from graphdoctor.trace.explain.folder import explain_folder, trace_files
 from graphdoctor.trace.explain.trace_report import TraceOptions
+from graphdoctor.trace.read.blocks import RemotePath, place
 from graphdoctor.trace.read.file import read_trace
-from graphdoctor.trace.read.remote import RemotePath, place
 from graphdoctor.values.errors import UsageError
 from tests.trace.test_folder import traces, worker
 

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from graphdoctor.trace.explain.ranks import _cause, _most, _slower_kernel
 from graphdoctor.values.locations import Location
-from graphdoctor.values.trace import GapCause, TraceReport
-from graphdoctor.values.trace_work import DeviceWork, KernelCost
+from graphdoctor.values.trace import DeviceWork, GapCause, KernelCost, TraceReport
 from tests.support.traces import launch_bound
 from tests.trace.test_activity import explained
 

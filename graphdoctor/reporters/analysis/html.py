@@ -1,10 +1,10 @@
-"""Report -> one HTML file: verdict, code with findings in its margin, lanes, strategies, modules."""
+"""An analysis, or the report of a program, -> one HTML file."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -37,13 +37,25 @@ from graphdoctor.reporters.analysis.summary import VERDICTS, summary_rows
 from graphdoctor.reporters.analysis.terminal import basis_rows, remark_rows
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Piece
+from graphdoctor.reporters.program_page import (
+    figure_fixed,
+    figure_now,
+    notes_of,
+    of_patch,
+    of_recorded,
+    of_wait,
+    orders_of,
+    verdict_of,
+    what_happened,
+)
 from graphdoctor.reporters.web import document
 from graphdoctor.reporters.web.code import Numbered, files_of, parts, prose
 from graphdoctor.reporters.web.drawn_step import SCRIPTS, lanes_data
-from graphdoctor.reporters.web.modules import module_rows
 from graphdoctor.values.figures import Range, count_text, time_range, time_text
 from graphdoctor.values.finding import EFFECT_WORDS, caller_of, effect_text
-from graphdoctor.values.locations import place_text
+from graphdoctor.values.lanes import StepLanes
+from graphdoctor.values.locations import path_text, place_text
+from graphdoctor.values.program import ProgramReport
 from graphdoctor.values.report import Report
 from graphdoctor.values.speed import Estimate, StrategyOutcome
 
@@ -224,3 +236,144 @@ def scale_of(ratios: Iterable[Range]) -> Scale:
 def is_shown(ratio: Range) -> bool:
     """Whether it has a place on a logarithmic axis."""
     return all(math.isfinite(bound) and bound > 0.0 for bound in (ratio.low, ratio.mid, ratio.high))
+
+
+MOST_ROWS = 120
+_OUTSIDE = "(outside any module)"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRow:
+    """A module with all that it holds; `graphs` are those that take over operators of it.
+
+    `share` is of the host's time in the eager step. `findings` are numbers on the page.
+    """
+
+    path: str
+    depth: int
+    operators: int
+    launches: int
+    host_us: float
+    device_us: float
+    share: float
+    graphs: tuple[str, ...]
+    is_all_captured: bool
+    findings: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Node:
+    path: str
+    depth: int
+    operators: int = 0
+    launches: int = 0
+    host_us: float = 0.0
+    device_us: float = 0.0
+    eager: int = 0
+    graphs: dict[int, None] = field(default_factory=dict)
+    findings: dict[int, None] = field(default_factory=dict)
+    below: dict[str, _Node] = field(default_factory=dict)
+
+
+def module_rows(lanes: StepLanes, findings: Sequence[Numbered]) -> tuple[list[ModuleRow], int]:
+    """Modules in the order in which the step reaches them, and how many more there are.
+
+    Where there are too many, the deepest are left out.
+    """
+    root = _tree(lanes, findings)
+    nodes = [*_walk(root)]
+    depths = sorted(node.depth for node in nodes)
+    deepest = depths[MOST_ROWS] - 1 if len(depths) > MOST_ROWS else len(nodes)
+    kept = [node for node in nodes if node.depth <= max(deepest, 1)][:MOST_ROWS]
+    total = sum(node.host_us for node in root.below.values()) or 1.0
+    return [_row(node, lanes, total) for node in kept], len(nodes) - len(kept)
+
+
+def _tree(lanes: StepLanes, findings: Sequence[Numbered]) -> _Node:
+    places = {
+        (one.finding.location.file, one.finding.location.line): one.number
+        for one in reversed(findings)
+        if one.finding.location is not None
+    }
+    root = _Node("", 0)
+    chains: dict[int, list[_Node]] = {}
+    for one in lanes.eager:
+        chain = chains.get(one.module)
+        if chain is None:
+            chain = chains[one.module] = _chain(root, lanes.modules[one.module])
+        number = places.get((lanes.files[one.file], one.line)) if one.file >= 0 else None
+        for node in chain:
+            node.operators += 1
+            node.launches += one.kernels
+            node.host_us += one.at.host_us + one.at.waited_us
+            node.device_us += one.at.device_us
+            node.eager += one.graph < 0
+            node.graphs |= {one.graph: None} if one.graph >= 0 else {}
+            node.findings |= {number: None} if number is not None else {}
+    return root
+
+
+def _chain(root: _Node, path: str) -> list[_Node]:
+    """The nodes from the first part of a path to its last."""
+    nodes, node, so_far = [], root, ""
+    for part in path.split(".") if path else [_OUTSIDE]:
+        so_far = f"{so_far}.{part}" if so_far else part
+        node = node.below.setdefault(part, _Node(so_far, node.depth + 1))
+        nodes.append(node)
+    return nodes
+
+
+def _walk(node: _Node) -> Iterator[_Node]:
+    for below in node.below.values():
+        yield below
+        yield from _walk(below)
+
+
+def _row(node: _Node, lanes: StepLanes, total_us: float) -> ModuleRow:
+    return ModuleRow(
+        path=node.path,
+        depth=node.depth,
+        operators=node.operators,
+        launches=node.launches,
+        host_us=node.host_us,
+        device_us=node.device_us,
+        share=node.host_us / total_us,
+        graphs=tuple(lanes.graphs[number] for number in node.graphs),
+        is_all_captured=not node.eager,
+        findings=tuple(sorted(node.findings)),
+    )
+
+
+_WORST_FIRST = ("unsafe", "unknown", "partly-safe", "safe")
+
+
+def render_program(report: ProgramReport, look: Look) -> str:
+    """The page, which asks no network for anything. Nothing of a program's text is obeyed."""
+    from markupsafe import escape
+
+    verdicts = [step.report.verdict for step in report.steps if step.report is not None]
+    worst = next((one for one in _WORST_FIRST if one in verdicts), "unknown")
+    return document(
+        "program.html",
+        framed=SCRIPTS,
+        report=report,
+        command=path_text(" ".join(report.command), look.base),
+        sentence=what_happened(report),
+        css=worst,
+        verdict_of=verdict_of,
+        parts=parts,
+        pages=[
+            escape(render(step.report, look)) if step.report is not None else ""
+            for step in report.steps
+        ],
+        notes=notes_of(report),
+        now=[figure_now(step) for step in report.steps],
+        fixed=[figure_fixed(step) for step in report.steps],
+        changes=any(step.change or step.no_change for step in report.steps),
+        recorded=[of_recorded(step) for step in report.steps],
+        waits=[of_wait(step, wait, look.base) for step in report.steps for wait in step.between],
+        patch=of_patch(report.patch) if report.patch is not None else "",
+        orders=[*orders_of(report, look.base)],
+        loading=report.loading_s / report.wall_s if report.wall_s else 0.0,
+        on_cpu=report.machine is None or report.machine.device == "emulated",
+    )

@@ -1,8 +1,8 @@
-"""Check -> a page for people: what is new first, then what got worse, then every target."""
+"""Check -> a page for people, or a line for each thing that is new or worse, as compilers write."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.frame import SEVERITY_STYLES
@@ -159,3 +159,34 @@ def _inputs_note(target: CheckedTarget) -> str:
     if verification is None or verification.inputs == ON_FRESH_INPUTS:
         return ""
     return f"proved {verification.inputs}"
+
+
+def concise(check: Check, look: Look) -> str:
+    """path:line: severity: rule name: message [targets]; known findings are only counted."""
+    return "".join(f"{line}\n" for line in _lines(check))
+
+
+def _lines(check: Check) -> Iterator[str]:
+    for one in occurrences(check, is_new=True):
+        finding = one.checked.finding
+        where = wording.place(one.checked.path, one.checked.line) or "no file"
+        note = wording.library_note(one.checked)
+        message = visible(finding.message) + (f" ({note})" if note else "")
+        yield (
+            f"{where}: {one.checked.severity}: {wording.title(finding)}:"
+            f" {message} [{wording.names(one.targets)}]{_with(check, one)}"
+        )
+    for problem in wording.problems(check):
+        where = wording.place(problem.path) or "no file"
+        message = visible(problem.message)
+        yield f"{where}: error: {problem.title}: {message} [{visible(problem.target)}]"
+    if check.stale:
+        yield f"{'error' if check.stale_fails else 'warning'}: {wording.stale_text(check)}"
+    known = len(occurrences(check, is_new=False))
+    word = "passed" if wording.passed(check) else "failed"
+    yield f"{word}: {wording.headline(check)}" + (f" ({known} known)" if known else "")
+
+
+def _with(check: Check, one: Occurrence) -> str:
+    worse = wording.came_with(check, one)
+    return f" (with it, {worse})" if worse else ""

@@ -8,14 +8,16 @@ from msgspec import structs
 
 from graphdoctor import __version__
 from graphdoctor.trace.explain.trace_report import MOST_ROWS
-from graphdoctor.values.compared_traces import (
+from graphdoctor.values.figures import Range
+from graphdoctor.values.trace import (
+    TRACE_SCHEMA_VERSION,
+    WORK_WORDS,
     ChangeTerm,
     ChangeWhat,
     TraceChange,
     TraceComparison,
+    TraceReport,
 )
-from graphdoctor.values.figures import Range
-from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, WORK_WORDS, TraceReport
 
 EVERY_ROW = 100_000
 _MOSTLY, _BUSY = 0.5, 0.9

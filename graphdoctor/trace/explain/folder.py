@@ -26,19 +26,20 @@ from graphdoctor.trace.arrays import median_of
 from graphdoctor.trace.explain.ranks import RankLane, compact, compare_ranks, rank_lane
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.trace.explain.verdict import idle_through_syncs
+from graphdoctor.trace.read.blocks import ENDINGS, RemotePath, TracePath
 from graphdoctor.trace.read.file import read_trace
 from graphdoctor.trace.read.names import newest_cycles, without_copies
-from graphdoctor.trace.read.remote import ENDINGS, RemotePath, TracePath
-from graphdoctor.values.compared_traces import (
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.figures import Range, count_text, time_text
+from graphdoctor.values.trace import (
+    TRACE_SCHEMA_VERSION,
     FolderReport,
     Job,
     RankComparison,
     RankGroup,
+    TraceReport,
     WorkerDifference,
 )
-from graphdoctor.values.errors import UsageError
-from graphdoctor.values.figures import Range, count_text, time_text
-from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
 
 _ALIKE = 0.1  # of the time, in each share
 _APART = 0.02  # of the median step

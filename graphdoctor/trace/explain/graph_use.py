@@ -16,7 +16,7 @@ from graphdoctor.trace.join import launch_of, operator_nesting
 from graphdoctor.trace.steps import Basis
 from graphdoctor.values.figures import count_text, time_text
 from graphdoctor.values.locations import Location
-from graphdoctor.values.trace_work import GraphReplay, GraphUse
+from graphdoctor.values.trace import GraphReplay, GraphUse
 
 # Who replays, by what is around the launch; the first that fits. A server's own runner may replay a
 # graph that torch.compile's code runs in, and torch.cuda.graphs is around every replay from Python.

@@ -9,9 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphdoctor.trace.api import is_backward, is_collective_mark, is_step_mark
+from graphdoctor.trace.api import (
+    COMMUNICATION,
+    SEND_RECV,
+    is_backward,
+    is_collective_mark,
+    is_step_mark,
+)
 from graphdoctor.trace.arrays import Ints, Spans, Trace
-from graphdoctor.trace.explain.communication import are_collectives, messages_of
+from graphdoctor.trace.explain.device_work import are_collectives, messages_of
 from graphdoctor.trace.explain.gap_causes import activity, doings
 from graphdoctor.trace.explain.gaps import busiest_device, events_of, gaps
 from graphdoctor.trace.intervals import (
@@ -25,10 +31,8 @@ from graphdoctor.trace.intervals import (
     value_at,
 )
 from graphdoctor.trace.join import launch_of
-from graphdoctor.trace.kernel_families import COMMUNICATION, SEND_RECV
-from graphdoctor.values.compared_traces import CollectiveWait, RankComparison, RankTime
 from graphdoctor.values.figures import count_text
-from graphdoctor.values.trace import GapCause, TraceReport
+from graphdoctor.values.trace import CollectiveWait, GapCause, RankComparison, RankTime, TraceReport
 
 _MOST_SHIFT = 64  # collectives that one rank's profiler saw and another's did not, at an end
 _ALIKE = 0.95

@@ -13,10 +13,9 @@ from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.two_lanes import Floats, Mask, Work
 from graphdoctor.trace.api import is_graph_launch, is_upload
 from graphdoctor.trace.arrays import Ints, Spans, Trace, distinct, median, together
+from graphdoctor.trace.explain.gap_causes import STAYS, known_work
 from graphdoctor.trace.explain.gaps import Gaps, events_of
-from graphdoctor.trace.explain.hosts import outermost_waits
-from graphdoctor.trace.explain.known_work import STAYS, known_work
-from graphdoctor.trace.explain.queue import depth_at_launch
+from graphdoctor.trace.explain.hosts import depth_at_launch, outermost_waits
 from graphdoctor.trace.explain.warm_up import cold_calls, cold_starts, in_cold_starts
 from graphdoctor.trace.intervals import NONE, Window, covered_ns_of, inside, union
 from graphdoctor.trace.join import launch_of

@@ -16,15 +16,22 @@ from graphdoctor.trace.explain.gap_causes import Activity, activity, doings, lon
 from graphdoctor.trace.explain.gaps import Gaps, Lanes, busiest_device, events_of, gaps, lanes_in
 from graphdoctor.trace.explain.graph_use import graph_use, in_graphs
 from graphdoctor.trace.explain.graphed_steps import predict_from_trace
-from graphdoctor.trace.explain.hosts import line_costs, operator_costs, outermost_waits, sync_costs
-from graphdoctor.trace.explain.queue import launch_totals, queue
+from graphdoctor.trace.explain.hosts import (
+    launch_totals,
+    line_costs,
+    operator_costs,
+    outermost_waits,
+    queue,
+    sync_costs,
+)
 from graphdoctor.trace.explain.verdict import doubts, judge_trace, of_warm_up
 from graphdoctor.trace.explain.warm_up import cold_work, why_unsteady
 from graphdoctor.trace.intervals import NONE, Window, inside, window_of
 from graphdoctor.trace.join import launch_of, operator_nesting
-from graphdoctor.trace.read.remote import TracePath
+from graphdoctor.trace.read.blocks import TracePath
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.lanes import LaneEvent, LaneGap, TraceLanes
 from graphdoctor.values.trace import (
     TRACE_SCHEMA_VERSION,
     DeviceTime,
@@ -33,7 +40,6 @@ from graphdoctor.values.trace import (
     StepTime,
     TraceReport,
 )
-from graphdoctor.values.trace_lanes import LaneEvent, LaneGap, TraceLanes
 
 MOST_EVENTS = 2_000  # of the device; a report is to stay one that can be sent
 

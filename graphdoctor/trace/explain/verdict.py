@@ -9,12 +9,10 @@ from msgspec import Struct
 
 from graphdoctor.trace.api import is_capture, is_graph_launch, is_kernel_launch
 from graphdoctor.trace.arrays import Ints, Spans, Trace
-from graphdoctor.trace.explain.gap_causes import Doings
+from graphdoctor.trace.explain.gap_causes import ELSEWHERE, Doings
 from graphdoctor.trace.explain.gaps import Gaps, Lanes, events_of
 from graphdoctor.trace.explain.graph_use import in_graphs
-from graphdoctor.trace.explain.hosts import within
-from graphdoctor.trace.explain.known_work import ELSEWHERE
-from graphdoctor.trace.explain.queue import depth_at_launch
+from graphdoctor.trace.explain.hosts import depth_at_launch, within
 from graphdoctor.trace.explain.replay import FULL_QUEUE
 from graphdoctor.trace.explain.warm_up import PROFILE_LATER, cold_starts, cold_work
 from graphdoctor.trace.intervals import NONE, Window, covered_ns_of, innermost, inside

@@ -17,7 +17,7 @@ from graphdoctor.trace.arrays import (
     Table,
     no_ints,
 )
-from graphdoctor.trace.read.events import MEMORY, TABLES, WORK_KINDS, EventType, Instant, Unused
+from graphdoctor.trace.read.decode import MEMORY, TABLES, WORK_KINDS, EventType, Instant, Unused
 
 HOST_TABLES = ("operators", "frames", "annotations", "overheads")
 _Table = TypeVar("_Table", bound=Table)

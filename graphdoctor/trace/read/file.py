@@ -20,10 +20,10 @@ from graphdoctor.trace.arrays import (
     together,
 )
 from graphdoctor.trace.read import blocks
+from graphdoctor.trace.read.blocks import RemotePath, TracePath
 from graphdoctor.trace.read.columns import HOST_TABLES, Columns
 from graphdoctor.trace.read.decode import Decoder, Header, end_of_list, header, is_json
 from graphdoctor.trace.read.nsight import is_database, read_nsight
-from graphdoctor.trace.read.remote import RemotePath, TracePath
 from graphdoctor.trace.read.split import Part, in_brackets, split, structure
 from graphdoctor.values.errors import UsageError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from graphdoctor.trace.read.remote import TracePath
+from graphdoctor.trace.read.blocks import TracePath
 
 # torch-tb-profiler picks up "<worker>.<ns>.pt.trace.json[.gz]" in any folder, and nothing else.
 _TENSORBOARD = ".pt.trace.json.gz"

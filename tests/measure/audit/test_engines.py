@@ -11,7 +11,7 @@ import torch
 
 import graphdoctor
 from graphdoctor.device.emulated import entered
-from graphdoctor.reporters.audit_faults import AuditFault, faults_of
+from graphdoctor.reporters.audit import AuditFault, faults_of
 from tests.measure.audit.engines import GraphRunner, ModelRunner, Ppo
 from tests.support.emulated import one_thread  # noqa: F401
 

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from xml.etree import ElementTree as ET
 
+from graphdoctor.reporters.check.github import MOST_OF_A_KIND, command, file_and_line
+from graphdoctor.reporters.check.gitlab import place_of
+from graphdoctor.reporters.check.junit import add_case, add_problem, counted, document_of
+from graphdoctor.reporters.check.markdown import code, escaped, fitted
+from graphdoctor.reporters.check.sarif import MOST_RESULTS, one_run, uri
+from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.page import HORIZONTAL, Page
+from graphdoctor.reporters.web import document
+from graphdoctor.reporters.web.code import parts
 from graphdoctor.values.audited import (
     AuditReport,
     FrozenValue,
@@ -15,6 +27,7 @@ from graphdoctor.values.audited import (
     UncopiedInput,
     WrongReplay,
 )
+from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.locations import Location, own_line, path_text, place_text
 
@@ -228,3 +241,182 @@ def _of_input(each: UncopiedInput) -> AuditFault:
         ),
         "Copy the new tensor into the captured one with `copy_()` before the replay.",
     )
+
+
+def terminal(report: AuditReport, look: Look) -> str:
+    """The page. Text from the program can neither color nor move anything in it."""
+    page = Page(look)
+    page.line((HORIZONTAL * look.width, "dim"))
+    page.line(
+        ("graphdoctor audit", "bold"),
+        (f"  {path_text(' '.join(report.command), look.base)}", "dim"),
+    )
+    page.paragraph(headline(report))
+    if text := verified_text(report):
+        page.paragraph(text)
+    for fault in faults_of(report):
+        page.blank()
+        page.hanging("  ", fault.message, style="red")
+        for line in fault.lines:
+            page.labelled(f"  {line.label}", line.text(look.base))
+        page.labelled("  Help", fault.help)
+    return page.render()
+
+
+def github(report: AuditReport, look: Look) -> str:
+    """Workflow commands, as many as GitHub shows of a step."""
+    faults = faults_of(report)
+    lines = [_annotation(fault, look.base) for fault in faults[:MOST_OF_A_KIND]]
+    lines.append(f"graphdoctor audit: {headline(report)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _annotation(fault: AuditFault, base: str) -> str:
+    place = fault.location
+    where = file_and_line(path_text(place.file, base), place.line) if place is not None else ""
+    lines = (f"{line.label}: {line.text(base)}" for line in fault.lines)
+    return command(
+        "error", fault.rule, "\n".join((fault.message, *lines, f"Help: {fault.help}")), where
+    )
+
+
+def gitlab(report: AuditReport, look: Look) -> str:
+    """An array of issues; the fingerprint of each occurs once."""
+    faults = faults_of(report)
+    issues = []
+    for fault, fingerprint in zip(faults, fingerprints(faults, look.base), strict=True):
+        lines = (f"{line.label}: {line.text(look.base)}." for line in fault.lines)
+        place = fault.location
+        issues.append(
+            {
+                "check_name": fault.rule,
+                "description": " ".join((visible(fault.message), *lines, fault.help)),
+                "severity": "major",
+                "fingerprint": fingerprint,
+                "location": place_of(path_text(place.file, look.base), place.line)
+                if place is not None
+                else place_of("", 1),
+            }
+        )
+    return json.dumps(issues, indent=2) + "\n"
+
+
+_CLASS = "graphdoctor.audit"
+
+
+def junit(report: AuditReport, look: Look) -> str:
+    """One document; no character in it is one that XML forbids."""
+    root = ET.Element("testsuites", name="graphdoctor")
+    suite = ET.SubElement(root, "testsuite", name="graphdoctor audit")
+    for fault in faults_of(report):
+        place = fault.location
+        where = place_text(place, look.base) if place is not None else "an unknown line"
+        case = add_case(suite, _CLASS, f"{fault.rule} {where}")
+        if place is not None:
+            case.set("file", path_text(place.file, look.base))
+            case.set("line", str(place.line))
+        lines = [f"{line.label}: {line.text(look.base)}" for line in fault.lines]
+        add_problem(case, "failure", fault.message, [*lines, f"Help: {fault.help}"])
+    if not len(suite):
+        case = add_case(suite, _CLASS, "captured graphs")
+        ET.SubElement(case, "system-out").text = visible(headline(report))
+    counted(suite)
+    return document_of(root)
+
+
+MARKER = "<!-- graphdoctor audit -->"
+
+
+def markdown(report: AuditReport, look: Look) -> str:
+    """The comment; faults that do not fit are counted."""
+    word = "failed" if faults_of(report) else "passed"
+    head = f"{MARKER}\n### graphdoctor audit {word}: {escaped(headline(report))}"
+    return fitted(head, (_fault(fault, look.base) for fault in faults_of(report)))
+
+
+def _fault(fault: AuditFault, base: str) -> str:
+    lines = (f"- {line.label}: {code(line.text(base))}" for line in fault.lines)
+    return "\n".join(
+        (f"**{fault.rule}**: {escaped(fault.message)}", "", *lines, f"- Help: {fault.help}")
+    )
+
+
+def html(report: AuditReport, look: Look) -> str:
+    """The page, which asks no network for anything and runs no script."""
+    return document(
+        "audit.html",
+        report=report,
+        command=path_text(" ".join(report.command), look.base),
+        headline=headline(report),
+        verified=verified_text(report),
+        faults=[
+            (fault, [(line.label, line.text(look.base)) for line in fault.lines])
+            for fault in faults_of(report)
+        ],
+        graphs=[
+            (place_text(each.location, look.base) if each.location is not None else "", each)
+            for each in report.audited_graphs
+        ],
+        parts=parts,
+    )
+
+
+def sarif(report: AuditReport, look: Look) -> str:
+    """One run; paths are relative to the folder that the audit was started in."""
+    faults = faults_of(report)[:MOST_RESULTS]
+    return one_run(
+        version=report.tool_version,
+        identity="graphdoctor/audit/",
+        rules=[_sarif_rule(rule) for rule in RULES],
+        invocation={
+            "executionSuccessful": report.ending == "finished",
+            "exitCode": report.exit_code,
+        },
+        results=[
+            _sarif_result(fault, fingerprint, look.base)
+            for fault, fingerprint in zip(faults, fingerprints(faults, look.base), strict=True)
+        ],
+    )
+
+
+def _sarif_rule(rule: str) -> dict[str, Any]:
+    return {
+        "id": rule,
+        "name": "".join(part.capitalize() for part in rule.split("-")),
+        "shortDescription": {"text": f"{RULES[rule]}."},
+        "fullDescription": {"text": WHY},
+        "defaultConfiguration": {"level": "error"},
+        "properties": {
+            "precision": "high",
+            "problem.severity": "error",
+            "tags": ["cuda-graphs"],
+        },
+    }
+
+
+def _sarif_result(fault: AuditFault, fingerprint: str, base: str) -> dict[str, Any]:
+    place = fault.location or Location("pyproject.toml", 1)
+    return {
+        "ruleId": fault.rule,
+        "ruleIndex": list(RULES).index(fault.rule),
+        "level": "error",
+        "message": {"text": f"{visible(fault.message)} {fault.help}"},
+        "locations": [_sarif_location(place, base)],
+        "relatedLocations": [
+            _sarif_location(line.location, base)
+            | {"message": {"text": visible(f"{line.label}: {line.text(base)}")}}
+            for line in fault.lines
+            if line.location is not None
+        ],
+        "partialFingerprints": {"primaryLocationLineHash": fingerprint},
+    }
+
+
+def _sarif_location(place: Location, base: str) -> dict[str, Any]:
+    path = uri(place.file.removeprefix(base.rstrip(os.sep) + os.sep) if base else place.file)
+    return {
+        "physicalLocation": {
+            "artifactLocation": {"uri": f"file://{path}" if path.startswith("/") else path},
+            "region": {"startLine": max(1, place.line)},
+        }
+    }

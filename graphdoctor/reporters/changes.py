@@ -1,7 +1,10 @@
-"""Changes -> a page for people: each target that changed, then how many did not."""
+"""What changed between two reports -> a page for people, or Markdown for a pull request."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from graphdoctor.reporters.check.markdown import code, escaped, fitted
 from graphdoctor.reporters.check.wording import title
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
@@ -13,7 +16,7 @@ from graphdoctor.values.locations import place_text
 _STYLES = {True: "green", False: "red", None: ""}
 
 
-def render(changes: Changes, look: Look) -> str:
+def page(changes: Changes, look: Look) -> str:
     """The page. Text from the model can neither colour nor move anything in it."""
     page = Page(look)
     page.line((f"{changes.before} -> {changes.after}", "bold"))
@@ -63,3 +66,39 @@ def _write_figure(page: Page, figure: FigureChange) -> None:
     word = {True: ", better", False: ", worse", None: ""}[figure.is_better]
     text = f"{figure.name}: {figure.before} -> {figure.after}{word}"
     page.labelled("  Figure", text, style=_STYLES[figure.is_better])
+
+
+MARKER = "<!-- graphdoctor diff -->"
+_MARKS = {True: " (better)", False: " (worse)", None: ""}
+
+
+def markdown(changes: Changes, look: Look) -> str:
+    """The comment; targets that do not fit are counted."""
+    changed = [target for target in changes.targets if not target.is_same]
+    same = len(changes.targets) - len(changed)
+    head = (
+        f"{MARKER}\n### graphdoctor: {count_text(len(changed), 'target')} changed, {same} unchanged"
+    )
+    targets = ("\n".join(_target(target)) for target in changed)
+    return fitted(head, (*targets, *map(escaped, changes.notes)))
+
+
+def _target(target: TargetChange) -> Iterator[str]:
+    yield f"#### {escaped(target.name)}: {escaped(verdicts(target))}"
+    yield ""
+    yield from (f"- new: {_finding_text(finding)}" for finding in target.new)
+    yield from (f"- gone: {_finding_text(finding)}" for finding in target.gone)
+    for moved in target.moved:
+        yield f"- moved: {_finding_text(moved.finding)}, was in line {moved.before.line}"
+    for region in target.regions:
+        yield f"- {region.kind}: {escaped(region.text)}"
+    if target.figures:
+        yield from ("", "| | before | after |", "|---|--:|--:|")
+    for figure in target.figures:
+        mark = _MARKS[figure.is_better]
+        yield f"| {figure.name} | {escaped(figure.before)} | {escaped(figure.after)}{mark} |"
+
+
+def _finding_text(finding: Finding) -> str:
+    where = f" at {code(place_text(finding.location))}" if finding.location else ""
+    return f"**{escaped(title(finding))}**{where}"

@@ -1,1 +1,0 @@
-"""What changed between two reports, in one file for each format."""
