@@ -24,11 +24,10 @@ from measured_steps import KERNELS
 from msgspec.structs import replace
 from recorded_steps import Step
 
-from graphdoctor.estimate.convolutions import is_convolution
 from graphdoctor.estimate.costs import KnownCosts
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, load_profile
 from graphdoctor.estimate.kernels import kernel_kind, launches
-from graphdoctor.estimate.products import FEW_ROWS
+from graphdoctor.estimate.products import FEW_ROWS, is_convolution
 from graphdoctor.values.recording import Op
 
 _LITTLE_BYTES, _MUCH_BYTES = 100_000, 10_000_000

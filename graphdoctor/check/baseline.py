@@ -157,10 +157,21 @@ def read(path: Path) -> Baseline:
         return Baseline()
     except OSError as error:
         raise UsageError(f"cannot read the baseline {path}: {error.strerror or error}") from error
-    _check_merged(content, path)
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
+        if line.startswith(_CONFLICT_MARKS):
+            raise UsageError(
+                f"the baseline {path} has merge-conflict markers (line {number}): keep the lines of"
+                " both sides and remove the markers, then run `graphdoctor baseline --prune`"
+            )
     try:
         version = msgspec.json.decode(content, type=_Header).version
-        _check_version(version, path)
+        if version > BASELINE_VERSION:
+            raise UsageError(
+                f"the baseline {path} has version {version}, newer than version {BASELINE_VERSION} that"
+                " this graphdoctor reads; upgrade graphdoctor"
+            )
+        if version < BASELINE_VERSION:
+            raise UsageError(f"the baseline {path} has an unknown version {version}; {_AGAIN}")
         file = msgspec.json.decode(content, type=_File)
     except msgspec.DecodeError as error:
         raise UsageError(f"{path} is not a baseline of graphdoctor: {error}; {_AGAIN}") from error
@@ -202,22 +213,3 @@ def _entry_fields(entry: Entry) -> dict[str, object]:
 def _line(fields: Mapping[str, object]) -> str:
     text = json.dumps(fields, ensure_ascii=False)
     return text.encode("utf-8", "backslashreplace").decode() + ","
-
-
-def _check_merged(content: bytes, path: Path) -> None:
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
-        if line.startswith(_CONFLICT_MARKS):
-            raise UsageError(
-                f"the baseline {path} has merge-conflict markers (line {number}): keep the lines of"
-                " both sides and remove the markers, then run `graphdoctor baseline --prune`"
-            )
-
-
-def _check_version(version: int, path: Path) -> None:
-    if version > BASELINE_VERSION:
-        raise UsageError(
-            f"the baseline {path} has version {version}, newer than version {BASELINE_VERSION} that"
-            " this graphdoctor reads; upgrade graphdoctor"
-        )
-    if version < BASELINE_VERSION:
-        raise UsageError(f"the baseline {path} has an unknown version {version}; {_AGAIN}")

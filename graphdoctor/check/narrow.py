@@ -192,20 +192,16 @@ class _Judge:
         self._imports = Imports(files, repository)
 
     def is_touched(self, target: TargetSettings) -> bool:
-        known = self._known(target)
-        if known is not None and self._cache is not None:
-            read = {self._cache.files.absolute(one.path) for one in known.files}
-            return self._has_any(read) or self._is_in_folder(known, self._cache)
+        if self._cache is not None:
+            # What the last run read, as long as another would read the same.
+            entry = self._cache.valid_entry(target.name, cache_key(target, self._project))
+            if entry is not None:
+                known = entry.depends_on
+                read = {self._cache.files.absolute(one.path) for one in known.files}
+                return self._has_any(read) or self._is_in_folder(known, self._cache)
         if self._has_data:
             return True  # which files it reads shows when it runs
         return self._may_import_any(target)
-
-    def _known(self, target: TargetSettings) -> Dependencies | None:
-        """What the last run read, as long as another would read the same."""
-        if self._cache is None:
-            return None
-        entry = self._cache.valid_entry(target.name, cache_key(target, self._project))
-        return entry.depends_on if entry is not None else None
 
     def _may_import_any(self, target: TargetSettings) -> bool:
         if target.file:

@@ -12,15 +12,14 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from graphdoctor.check.faults import fault_of_process
 from graphdoctor.check.relative_paths import RelativePaths
-from graphdoctor.check.run_targets import WORK, Job, Place, Result
+from graphdoctor.check.run_targets import WORK, Job, Place, Result, fault_of_process
 from graphdoctor.device.processes.forked import run_forked
 from graphdoctor.device.processes.launched import STARTED_HERE
 from graphdoctor.device.processes.overdue import Stand, did_not_end
 from graphdoctor.device.processes.process import Ended
 from graphdoctor.diagnose.all_ranks import merged
-from graphdoctor.reporters.plain_json import written
+from graphdoctor.reporters.plain_json import parsed, written
 from graphdoctor.values.check import Fault
 from graphdoctor.values.errors import CannotDoItHere, UsageError, UserCodeError
 from graphdoctor.values.report import Report
@@ -41,9 +40,7 @@ def result_of_ranks(job: Job, *, time_limit_s: float) -> Result:
     processes cannot be forked.
     """
     found = _of_ranks(job, time_limit_s=time_limit_s, begun_s=None)
-    if isinstance(found, Fault):
-        return Result(fault=found)
-    return Result(report_json=written(found))
+    return Result(fault=found) if isinstance(found, Fault) else Result(report_json=written(found))
 
 
 def _of_ranks(job: Job, *, time_limit_s: float, begun_s: float | None) -> Report | Fault:
@@ -62,8 +59,11 @@ def _of_ranks(job: Job, *, time_limit_s: float, begun_s: float | None) -> Report
         None if ended.result is None else msgspec.json.decode(ended.result, type=Result)
         for ended in ranks
     ]
-    reports = [_report(rank, result) for rank, result in enumerate(results)]
-    found = [report for report in reports if report is not None]
+    found = [
+        parsed(result.report_json.encode(), Report, name=f"rank {rank}")
+        for rank, result in enumerate(results)
+        if result is not None and result.report_json is not None
+    ]
     return merged(found) if len(found) == job.ranks else _fault(job, ranks, results)
 
 
@@ -111,15 +111,6 @@ def _meeting_place() -> Iterator[int]:
             f"the ranks have nowhere to meet, since nothing can be reached at {_HERE}: {reason}"
         ) from error
     yield store.port
-
-
-def _report(rank: int, result: Result | None) -> Report | None:
-    from graphdoctor.reporters.plain_json import parsed
-    from graphdoctor.values.report import Report
-
-    if result is None or result.report_json is None:
-        return None
-    return parsed(result.report_json.encode(), Report, name=f"rank {rank}")
 
 
 def _fault(job: Job, ranks: Sequence[Ended], results: Sequence[Result | None]) -> Fault:

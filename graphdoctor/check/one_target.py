@@ -13,8 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from graphdoctor.check.cache.reads import ReadsObserver
-from graphdoctor.check.faults import fault_of
-from graphdoctor.check.run_targets import Job, Place, Result
+from graphdoctor.check.run_targets import Job, Place, Result, fault_of
 from graphdoctor.device.processes.launched import take_own_gpu
 from graphdoctor.device.processes.process import Failed
 from graphdoctor.pipeline import analyze_target
@@ -30,20 +29,19 @@ def do(job: bytes) -> bytes:
     Raises `Failed` as one of several ranks: without it the others cannot go on.
     """
     asked = msgspec.json.decode(job, type=Job)
-    result = _on_ranks(asked) if asked.ranks > 1 and asked.place is None else _result(asked)
+    if asked.ranks > 1 and asked.place is None:
+        from graphdoctor.check.on_ranks import result_of_ranks
+
+        try:
+            result = result_of_ranks(asked, time_limit_s=asked.time_limit_s)
+        except GraphDoctorError as error:
+            result = Result(fault=fault_of(error))
+    else:
+        result = _result(asked)
     done = msgspec.json.encode(result)
     if asked.place is not None and result.fault is not None:
         raise Failed(done)
     return done
-
-
-def _on_ranks(job: Job) -> Result:
-    from graphdoctor.check.on_ranks import result_of_ranks
-
-    try:
-        return result_of_ranks(job, time_limit_s=job.time_limit_s)
-    except GraphDoctorError as error:
-        return Result(fault=fault_of(error))
 
 
 def _result(job: Job) -> Result:
@@ -52,7 +50,12 @@ def _result(job: Job) -> Result:
         observer.start()
     os.chdir(job.root)
     sys.path.append(job.root)
-    _make_repeatable(SEED + (job.place.rank if job.place is not None else 0))  # each has its data
+    # The same commit must give the same report: one thread, and equal weights and inputs.
+    seed = SEED + (job.place.rank if job.place is not None else 0)  # each rank has its data
+    torch.set_num_threads(1)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
     try:
         if job.place is not None:
             job = _as_rank(job, job.place)
@@ -80,11 +83,3 @@ def _as_rank(job: Job, place: Place) -> Job:
             " --device emulated, which needs none."
         )
     return replace(job, options=dataclasses.replace(job.options, device="emulated"))
-
-
-def _make_repeatable(seed: int) -> None:
-    """The same commit must give the same report: one thread, and equal weights and inputs."""
-    torch.set_num_threads(1)
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)

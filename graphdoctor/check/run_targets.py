@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, as_completed
 from functools import partial
@@ -12,17 +13,16 @@ from msgspec.structs import replace
 
 from graphdoctor.check.cache.kept import Cache
 from graphdoctor.check.cache.reads import Reads
-from graphdoctor.check.faults import fault_of_process
 from graphdoctor.check.gate import Outcome
-from graphdoctor.check.relative_paths import RelativePaths
+from graphdoctor.check.relative_paths import RelativePaths, is_inside
 from graphdoctor.check.settings.files import Project
 from graphdoctor.check.settings.settings import Settings, TargetSettings
 from graphdoctor.device.processes.forked import run_forked
 from graphdoctor.device.processes.fresh import fresh_processes
 from graphdoctor.device.processes.process import Ended
 from graphdoctor.reporters.plain_json import parsed, written
-from graphdoctor.values.check import Fault
-from graphdoctor.values.errors import UsageError
+from graphdoctor.values.check import Fault, FaultKind
+from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError, UsageError, UserCodeError
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Report
 
@@ -145,18 +145,16 @@ def _run_here(settings: Settings, jobs: Sequence[bytes], told: Told) -> list[End
     if not jobs:
         return []
     if settings.device == "emulated":
+        has_affinity = hasattr(os, "sched_getaffinity")  # macOS and Windows have none
+        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
         return run_forked(
             WORK,
             jobs,
-            at_once=settings.jobs or _cores(),
+            at_once=settings.jobs or cores,
             time_limit_s=settings.time_limit,
             ended=lambda count: told(count, len(jobs)),
         )
-    return _run_in_turn(jobs, settings, told)
-
-
-def _run_in_turn(jobs: Sequence[bytes], settings: Settings, told: Told) -> list[Ended]:
-    """Two steps measured on one GPU at once would measure each other."""
+    # In turn: two steps measured on one GPU at once would measure each other.
     found = []
     with fresh_processes(WORK) as processes:
         for count, job in enumerate(jobs, start=1):
@@ -188,12 +186,6 @@ def job_of(target: TargetSettings, project: Project) -> Job:
     )
 
 
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _result(
     ended: Ended,
     target: TargetSettings,
@@ -215,3 +207,33 @@ def _result(
         return report
     message, details = relative.text(result.fault.message), relative.text(result.fault.details)
     return replace(result.fault, message=message, details=details)
+
+
+_FRAMES_SHOWN = 5
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Of an analysis that raised."""
+    if isinstance(error, UserCodeError):
+        return Fault("failed", error.exit_code, str(error), error.frames)
+    if isinstance(error, GraphDoctorError):
+        kind: FaultKind = "cannot" if isinstance(error, CannotDoItHere) else "usage"
+        sentence, _, to_paste = str(error).partition("\n\n")
+        return Fault(kind, error.exit_code, sentence, to_paste)
+    if isinstance(error, SystemExit):
+        message = f"it ended the interpreter with exit code {error.code!r}"
+        return Fault("failed", UserCodeError.exit_code, message)
+    what = f"{type(error).__name__}: {error}".rstrip(": ")
+    details = "".join(traceback.format_exception(error))
+    return Fault("usage", GraphDoctorError.exit_code, f"a bug in graphdoctor: {what}", details)
+
+
+def fault_of_process(ended: Ended, relative: RelativePaths) -> Fault:
+    """Of a process that left no result, with where its main thread was in the project's own files.
+
+    What the model printed stays out of it: that may differ from run to run.
+    """
+    own = [match for match in ended.frames() if is_inside(relative.text(match["file"]))]
+    frames = [relative.text(match.group().strip()) for match in own[:_FRAMES_SHOWN]]
+    kind: FaultKind = "timed-out" if ended.code is None else "crashed"
+    return Fault(kind, UserCodeError.exit_code, ended.reason, "\n".join(reversed(frames)))

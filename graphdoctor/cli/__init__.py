@@ -14,20 +14,17 @@ from graphdoctor.cli.analyze import AnalyzeCommand
 from graphdoctor.cli.audit import AuditCommand
 from graphdoctor.cli.baseline import BaselineCommand
 from graphdoctor.cli.calibrate import CalibrateCommand
-from graphdoctor.cli.check import CheckCommand
+from graphdoctor.cli.check import CheckCommand, MergeCommand
 from graphdoctor.cli.completion import CompletionCommand, answer_shell
 from graphdoctor.cli.diff import DiffCommand
-from graphdoctor.cli.explain import ExplainCommand
+from graphdoctor.cli.explain import ExplainCommand, RulesCommand
 from graphdoctor.cli.init import InitCommand
-from graphdoctor.cli.merge import MergeCommand
 from graphdoctor.cli.output import ReaderGone
-from graphdoctor.cli.report import ReportCommand
-from graphdoctor.cli.rules import RulesCommand
 from graphdoctor.cli.run import RunCommand
+from graphdoctor.cli.saved import ReportCommand, ViewCommand
 from graphdoctor.cli.show_settings import ShowSettingsCommand
 from graphdoctor.cli.sweep import SweepCommand
 from graphdoctor.cli.trace import TraceCommand
-from graphdoctor.cli.view import ViewCommand
 from graphdoctor.cli.watch import WatchCommand
 from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeError, raise_if_of_torch
 from graphdoctor.values.escape import visible, visible_lines

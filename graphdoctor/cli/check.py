@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.arguments import add_run_arguments
+from graphdoctor.cli.arguments import add_run_arguments, add_settings_arguments
 from graphdoctor.cli.checking import choose, load_project, run
 from graphdoctor.cli.output import (
     add_page_arguments,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from graphdoctor.check.settings.files import Project
     from graphdoctor.check.settings.settings import TargetSettings
     from graphdoctor.values.check import Check, Shard
+
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 _MOST_SUMMARY_CHARACTERS = 250_000  # GitHub takes 1 MiB a step; a character has up to 4 bytes
@@ -166,3 +168,36 @@ def _write_step_summary(check: Check) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(f"cannot write the step summary {path}: {reason}") from error
+
+
+class MergeCommand:
+    """Make one check of those that `graphdoctor check --report json=FILE` saved.
+
+    As `graphdoctor check` of all their targets would have been: one page, one
+    SARIF, one exit code, against the baseline and the budgets that hold here. A
+    shard that is missing is an error. `graphdoctor baseline --from FILE ...`
+    accepts what they found.
+    """
+
+    name = "merge"
+    help = "make one check of several machines' shares"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "files", nargs="+", metavar="FILE", type=Path, help="a saved check, as JSON"
+        )
+        add_settings_arguments(parser)
+        add_format_arguments(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        check_reports_writable(args)
+        from graphdoctor.check.baseline import read
+        from graphdoctor.check.gate import gate
+        from graphdoctor.check.saved_checks import outcomes_of, read_checks
+
+        project = load_project(args)
+        accepted = read(project.baseline_path)
+        outcomes, is_complete = outcomes_of(read_checks(args.files), project)
+        check = gate(outcomes, accepted, project, is_complete=is_complete)
+        report_all(check, args)
+        return check.exit_code

@@ -1,4 +1,4 @@
-"""`graphdoctor explain ID`: a rule -> what it means, why, and what to write instead."""
+"""`graphdoctor explain RULE` and `graphdoctor rules`: what the rules report, in full or a line each."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from graphdoctor.values.spelling import alike, meant
 if TYPE_CHECKING:
     from graphdoctor.reporters.page import Page
     from graphdoctor.rules.rule import Rule
+
 
 _NAMED = 4
 _SURE = 0.6  # there are many words
@@ -189,3 +190,29 @@ def source(example: Callable[[], object]) -> str:
 
 def _fenced(code: str) -> tuple[str, ...]:
     return ("```python", code, "```")
+
+
+class RulesCommand:
+    """List every rule in one line: id, name, effect, title, and how it is known."""
+
+    name = "rules"
+    help = "list all rules"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """It has none."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        from graphdoctor.rules import ALL_RULES
+        from graphdoctor.values.finding import EFFECT_WORDS
+
+        rules = sorted(ALL_RULES, key=lambda rule: rule.id)
+        names = max(len(rule.name) for rule in rules)
+        effects = max(map(len, EFFECT_WORDS.values()))
+        show(
+            "".join(
+                f"{rule.id}  {rule.name:<{names}}  {EFFECT_WORDS[rule.effect]:<{effects}}"
+                f"  {rule.title()} [{' '.join(rule.evidence.split())}]\n"
+                for rule in rules
+            )
+        )
+        return 0

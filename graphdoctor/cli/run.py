@@ -142,7 +142,14 @@ class RunCommand:
         together = _of_all_ranks(selected_steps(report, project), args)
         if together is not None:
             _show(together, args, look)
-        _leave_threads(report)
+        # A program that was ended may have threads that wait for work for ever.
+        import threading
+
+        others = [t for t in threading.enumerate() if t is not threading.main_thread()]
+        if report.ending == "ended by graphdoctor" and any(not t.daemon for t in others):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(report.exit_code)
         return report.exit_code
 
 
@@ -242,17 +249,6 @@ def _show(report: ProgramReport, args: argparse.Namespace, look: Look) -> None:
     sys.stdout.flush()
     shown = program_page.render(report, look, diff_file=args.diff_as_given or "")
     print(shown, end="", file=sys.stderr)
-
-
-def _leave_threads(report: ProgramReport) -> None:
-    """A program that was ended may have threads that wait for work for ever."""
-    import threading
-
-    others = [t for t in threading.enumerate() if t is not threading.main_thread()]
-    if report.ending == "ended by graphdoctor" and any(not t.daemon for t in others):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(report.exit_code)
 
 
 @contextmanager

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from graphdoctor.cli.arguments import add_settings_arguments
 from graphdoctor.cli.checking import load_project
 from graphdoctor.cli.output import show
-
-if TYPE_CHECKING:
-    from graphdoctor.check.settings.files import Project
 
 FILES = ("graphdoctor.toml", "pyproject.toml")
 
@@ -42,11 +38,8 @@ class ShowSettingsCommand:
 
             show(json.dumps(settings_schema(args.schema), indent=2) + "\n")
             return 0
-        show(_text(load_project(args)))
+        from graphdoctor.check.settings.toml import settings_toml
+
+        project = load_project(args)
+        show(f"# from {project.source}\n{settings_toml(project.settings)}")
         return 0
-
-
-def _text(project: Project) -> str:
-    from graphdoctor.check.settings.toml import settings_toml
-
-    return f"# from {project.source}\n{settings_toml(project.settings)}"

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import torch
 
-from graphdoctor.device.observe.ctc_lengths import stand_in_for_ctc_loss
 from graphdoctor.device.observe.dispatch import ObservedMode
 from graphdoctor.device.observe.earlier_graphs import EarlierGraphs, WhereMade
 from graphdoctor.device.observe.host_calls import (
@@ -21,6 +20,7 @@ from graphdoctor.device.observe.host_calls import (
     note_refused_optimizers,
     rng_call_name,
     rng_event,
+    stand_in_for_ctc_loss,
     telling_repr,
 )
 from graphdoctor.device.observe.meeting import meeting_of_process

@@ -7,8 +7,7 @@ from graphdoctor.estimate.cause_cost import with_costs
 from graphdoctor.estimate.costs import op_cost
 from graphdoctor.estimate.fitted import Observed, fitted_speedup
 from graphdoctor.estimate.kernels import launches
-from graphdoctor.estimate.predict import estimate, on_other_hosts, saving_us
-from graphdoctor.estimate.step_lanes import step_lanes
+from graphdoctor.estimate.predict import estimate, on_other_hosts, saving_us, step_lanes
 
 __all__ = [
     "NO_CALLS",

@@ -6,7 +6,6 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from graphdoctor.estimate.convolutions import is_convolution, passes, small_bytes
 from graphdoctor.estimate.gpus import DeviceProfile, Figure
 from graphdoctor.estimate.kernels import (
     GRADIENTS,
@@ -21,8 +20,11 @@ from graphdoctor.estimate.network import network_us
 from graphdoctor.estimate.products import (
     FEW_ROWS,
     computed_flops,
+    is_convolution,
     is_unaligned,
+    passes,
     product_of,
+    small_bytes,
     walk_us,
 )
 from graphdoctor.estimate.ranges import ZERO, divide

@@ -119,7 +119,12 @@ _HOPPER = ("h100", "h200")
 
 def graph_memory(iteration: Iteration, profile: DeviceProfile) -> GraphMemory:
     """What a graph of this iteration would hold on the profile's GPU."""
-    uses = _largest_uses(iteration)
+    # The bytes of each storage on the GPU: the furthest that any tensor in it reaches.
+    uses: dict[int, int] = {}
+    for op in iteration.ops:
+        for use in (*op.inputs, *op.outputs):
+            if use.is_cuda:
+                uses[use.storage] = max(uses.get(use.storage, 0), _reach(use))
     external = {each.storage for each in iteration.externals}
     outputs = {
         leaf.value.storage
@@ -145,16 +150,6 @@ def graph_memory(iteration: Iteration, profile: DeviceProfile) -> GraphMemory:
         pool_bytes=blocks.reserved_bytes,
         workspace_bytes=_workspace_bytes(iteration, profile),
     )
-
-
-def _largest_uses(iteration: Iteration) -> dict[int, int]:
-    """The bytes of each storage on the GPU: the furthest that any tensor in it reaches."""
-    found: dict[int, int] = {}
-    for op in iteration.ops:
-        for use in (*op.inputs, *op.outputs):
-            if use.is_cuda:
-                found[use.storage] = max(found.get(use.storage, 0), _reach(use))
-    return found
 
 
 def _reach(use: TensorUse) -> int:

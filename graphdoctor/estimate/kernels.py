@@ -7,13 +7,14 @@ from typing import Literal
 
 from msgspec import Struct
 
-from graphdoctor.estimate.convolutions import (
+from graphdoctor.estimate.products import (
+    PRODUCTS,
     is_contiguous,
     is_convolution,
     passes,
+    product_of,
     small_launches,
 )
-from graphdoctor.estimate.products import PRODUCTS, product_of
 from graphdoctor.operators import measured_kernels
 from graphdoctor.operators.conditions import indexes_by_mask
 from graphdoctor.values.recording import Op, TensorUse

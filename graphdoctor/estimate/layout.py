@@ -63,7 +63,15 @@ def settled(work: Work) -> Laid:
     wait on, each step takes as long as the one before.
     """
     steps = 1 if work.waits.any() else _SETTLED
-    return _one_of(run(work.repeated(steps)), run(work.repeated(2 * steps)), steps)
+    few = run(work.repeated(steps))
+    many = run(work.repeated(2 * steps))
+    return Laid(
+        span_us=(many.span_us - few.span_us) / steps,
+        host_us=(many.host_us - few.host_us) / steps,
+        busy_us=(many.busy_us - few.busy_us) / steps,
+        waiting_us=max(0.0, many.waiting_us - few.waiting_us) / steps,  # sums round, differently
+        drained_us=(many.drained_us - few.drained_us) / steps,
+    )
 
 
 def taken_in_a_row(work: Work, calls: int) -> float:
@@ -93,16 +101,6 @@ def place(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> list[P
     )
     rounded = (column.round(_DECIMALS).tolist() for column in columns)
     return [Placement(*row) for row in zip(*rounded, strict=True)]
-
-
-def _one_of(few: Laid, many: Laid, steps: int) -> Laid:
-    return Laid(
-        span_us=(many.span_us - few.span_us) / steps,
-        host_us=(many.host_us - few.host_us) / steps,
-        busy_us=(many.busy_us - few.busy_us) / steps,
-        waiting_us=max(0.0, many.waiting_us - few.waiting_us) / steps,  # sums round, differently
-        drained_us=(many.drained_us - few.drained_us) / steps,
-    )
 
 
 def work_of(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> Work:

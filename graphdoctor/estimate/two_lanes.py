@@ -113,7 +113,12 @@ def run(work: Work, positions: Positions | None = None) -> Laid:
             lay = _stretch if stop - start > _FEW else _one_by_one
             lay(work, slice(start, stop), clocks, positions)
         if stop > start and work.waits[stop - 1]:
-            waited = _wait(work, clocks)
+            # How long the host waits.
+            began, late = clocks.host, max(clocks.host, clocks.device)
+            clocks.owed += work.sync_us
+            clocks.drained += work.sync_us
+            clocks.host = late + work.sync_us
+            waited = clocks.host - began
             if positions is not None:
                 positions.waited_us[stop - 1] = waited
         start = stop
@@ -176,12 +181,3 @@ def _stretch(work: Work, rows: slice, clocks: _Clocks, positions: Positions | No
             positions.device_at_us[rows][puts] = end - busy
             positions.device_until_us[rows][puts] = end
     clocks.host = float(reached[-1])
-
-
-def _wait(work: Work, clocks: _Clocks) -> float:
-    """How long the host waits."""
-    began, late = clocks.host, max(clocks.host, clocks.device)
-    clocks.owed += work.sync_us
-    clocks.drained += work.sync_us
-    clocks.host = late + work.sync_us
-    return clocks.host - began

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from graphdoctor.estimate.convolutions import is_convolution, passes
 from graphdoctor.estimate.kernels import ELEMENTS_PER_BLOCK, is_attention, tensor_lists
-from graphdoctor.estimate.products import product_of
+from graphdoctor.estimate.products import is_convolution, passes, product_of
 from graphdoctor.values.recording import Op, TensorUse
 
 _WRITE_ONLY = frozenset(

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from graphdoctor.device.observe.collector import no_collection
+from graphdoctor.device.observe.interpreter import no_collection
 from graphdoctor.graphs.cause import Refusal, refusal_of
 
 T = TypeVar("T")

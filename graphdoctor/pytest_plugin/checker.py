@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from graphdoctor.check.baseline import Baseline
-from graphdoctor.check.faults import fault_of
 from graphdoctor.check.gate import Outcome, accepted_of, entries_of, gate
 from graphdoctor.check.relative_paths import RelativePaths
+from graphdoctor.check.run_targets import fault_of
 from graphdoctor.check.settings.settings import Settings, TargetSettings
 from graphdoctor.pytest_plugin.limits import limits_of
 from graphdoctor.pytest_plugin.session import CheckedTest, Session

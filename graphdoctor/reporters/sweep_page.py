@@ -70,7 +70,8 @@ def _columns(batch: str, eager: str, graph: str, speedup: str, *shares: str) -> 
 
 def _row_text(row: SweepRow, is_mixed: bool) -> str:
     if row.eager_us is None:
-        return f"  {row.batch:>7}  {_words(row)}"
+        words = {"failed": "failed", "out-of-memory": "out of memory"}.get(row.status, "not run")
+        return f"  {row.batch:>7}  {words}"
     mark = "~" if is_mixed and row.status == "predicted" else ""
     return _columns(
         str(row.batch),
@@ -81,10 +82,6 @@ def _row_text(row: SweepRow, is_mixed: bool) -> str:
         _percent(row.device_busy_share),
         f"{_rate(row.eager_samples_per_s)}, {_rate(row.graph_samples_per_s)}",
     )
-
-
-def _words(row: SweepRow) -> str:
-    return {"failed": "failed", "out-of-memory": "out of memory"}.get(row.status, "not run")
 
 
 def _style(row: SweepRow) -> str:

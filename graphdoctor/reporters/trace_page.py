@@ -253,7 +253,11 @@ def write_costs(page: Page, report: TraceReport) -> None:
     write_work(page, report.work)
     _write_host(page, "Host time by operator", report.operators)
     _write_host(page, "Host time by the user's functions", report.lines)
-    _write_launches(page, report)
+    page.heading("Launches", "a step")
+    for launch in report.launches:
+        page.labelled(f"  {launch.launches:,.4g}x", f"{launch.call}: {launch.events:,.4g} device events,"
+                      f" host {time_text(launch.host_us)}, device {time_text(launch.device_us)}")  # fmt: skip
+    page.labelled("  Queue", _queue_text(report.queue))
 
 
 def _write_syncs(page: Page, report: TraceReport) -> None:
@@ -279,14 +283,6 @@ def _write_host(page: Page, title: str, costs: Sequence[HostCost]) -> None:
         page.labelled(
             f"  {cost.share:.0%}", f"{time_text(cost.host_us)}  {cost.calls:,.3g}x {name}{function}"
         )
-
-
-def _write_launches(page: Page, report: TraceReport) -> None:
-    page.heading("Launches", "a step")
-    for launch in report.launches:
-        page.labelled(f"  {launch.launches:,.4g}x", f"{launch.call}: {launch.events:,.4g} device events,"
-                      f" host {time_text(launch.host_us)}, device {time_text(launch.device_us)}")  # fmt: skip
-    page.labelled("  Queue", _queue_text(report.queue))
 
 
 def _queue_text(queue: Queue) -> str:

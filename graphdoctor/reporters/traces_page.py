@@ -45,7 +45,12 @@ def folder_page(report: FolderReport, look: Look) -> str:
         page.paragraph("No figure differs by more than 2%.", indent=2)
     if job is None or look.show_all:
         for worker in report.workers:
-            _write_worker(page, worker)
+            page.blank()
+            page.line((worker.verdict.upper().replace("-", " "), VERDICT_STYLES[worker.verdict]),
+                      (f"  {worker.worker}, {path_text(worker.file, page.look.base)}", "dim"))  # fmt: skip
+            page.paragraph(worker.reason, indent=2)
+            page.labelled("  Step time", time_text(worker.step_us))
+            page.labelled("  Shares", _shares_text(worker))
     if report.failures:
         page.heading("Not read", count_text(len(report.failures), "file"))
         failures = report.failures if look.show_all else report.failures[:_FAILURES]
@@ -119,15 +124,6 @@ def _times_text(found: Range) -> str:
 def _shares_of(found: Range) -> str:
     low, high = f"{found.low:.0%}", f"{found.high:.0%}"
     return low if low == high else f"{low} to {high}"
-
-
-def _write_worker(page: Page, worker: TraceReport) -> None:
-    page.blank()
-    page.line((worker.verdict.upper().replace("-", " "), VERDICT_STYLES[worker.verdict]),
-              (f"  {worker.worker}, {path_text(worker.file, page.look.base)}", "dim"))  # fmt: skip
-    page.paragraph(worker.reason, indent=2)
-    page.labelled("  Step time", time_text(worker.step_us))
-    page.labelled("  Shares", _shares_text(worker))
 
 
 def _write_ranks(page: Page, found: RankComparison) -> None:

@@ -59,7 +59,12 @@ def render(report: WatchReport, look: Look) -> str:
     _write_eager_work(page, report)
     _write_calls(page, report)
     _write_graphs(page, report)
-    _write_eager(page, report)
+    if report.models:
+        page.heading("Models of graphdoctor.capture", "counted")
+    for model in report.models[:_MOST_ROWS]:
+        eager = sum(model.eager.values())
+        page.hanging("  ", f"{model.name}: {count_text(model.replayed, 'replay')}, {eager:,} eager")
+        _write_reasons(page, model.eager)
     _write_compiled(page, report)
     for note in report.notes:
         page.labelled("  Note", note, style="yellow")
@@ -163,15 +168,6 @@ def _graphs(each: WatchedGraphs, wall_s: float) -> str:
         f"{text}; captured {count_text(each.again, 'time')} again after replays, the last time"
         f" {ago} ago: for other shapes, or since its graphs were thrown away"
     )
-
-
-def _write_eager(page: Page, report: WatchReport) -> None:
-    if report.models:
-        page.heading("Models of graphdoctor.capture", "counted")
-    for model in report.models[:_MOST_ROWS]:
-        eager = sum(model.eager.values())
-        page.hanging("  ", f"{model.name}: {count_text(model.replayed, 'replay')}, {eager:,} eager")
-        _write_reasons(page, model.eager)
 
 
 def _write_compiled(page: Page, report: WatchReport) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from graphdoctor.check.faults import fault_of, fault_of_process
 from graphdoctor.check.relative_paths import RelativePaths
+from graphdoctor.check.run_targets import fault_of, fault_of_process
 from graphdoctor.device.processes.process import Ended
 from graphdoctor.values.errors import CannotDoItHere, UsageError, UserCodeError
 

@@ -13,9 +13,8 @@ import pytest
 from graphdoctor.check import run_targets
 from graphdoctor.check.cache.kept import Cache
 from graphdoctor.check.cache.reads import Reads
-from graphdoctor.check.faults import fault_of_process
 from graphdoctor.check.relative_paths import RelativePaths
-from graphdoctor.check.run_targets import Job, Result, _result, job_of
+from graphdoctor.check.run_targets import Job, Result, _result, fault_of_process, job_of
 from graphdoctor.check.settings.settings import TargetSettings
 from graphdoctor.device.processes.process import Ended
 from graphdoctor.reporters.plain_json import written

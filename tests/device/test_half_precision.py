@@ -145,12 +145,13 @@ def test_a_step_and_its_replay_run_in_float32_on_the_emulated_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wide: list[str] = []
+    run_wider = fallback.run_wider
 
     def run(call: Call) -> Any:
         wide.append(call.facts.base_name)
-        return fallback.run_wider(call)
+        return run_wider(call)
 
-    monkeypatch.setattr("graphdoctor.device.observe.fallback.run_wider", run)
+    monkeypatch.setattr(fallback, "run_wider", run)
     x, layer = torch.ones(1, 3, 9, 9, device="cuda").half(), nn.Conv2d(3, 4, 3).cuda().half()
     graph, _ = captured(lambda: layer(x))
     assert wide == ["convolution"]

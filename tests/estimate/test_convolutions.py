@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from graphdoctor.estimate import launches
-from graphdoctor.estimate.convolutions import passes, small_bytes
+from graphdoctor.estimate.products import passes, small_bytes
 from graphdoctor.values.recording import Arg, Op, TensorUse
 from tests.support.builders import op, tensor
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.device.observe.profiled import profiling
+from graphdoctor.device.observe.interpreter import profiling
 from graphdoctor.record.host.observer import HostObserver
 from graphdoctor.values.host_events import OutsideQuery
 from tests.support.diagnosing import cuda, recorded, reported

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from graphdoctor.reporters.check import github, markdown, sarif
 from graphdoctor.reporters.formats import names_of, written_as
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import parsed
 from graphdoctor.values.captures import ON_FRESH_INPUTS, CaptureOutcome, Verification
 from graphdoctor.values.check import Check, Fault
 from graphdoctor.values.finding import Edit

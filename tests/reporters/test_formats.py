@@ -22,7 +22,7 @@ NO_FORMAT = {"wording"}  # what the formats of a check share
 @pytest.mark.parametrize("row", FORMATS, ids=lambda row: f"{row.name} of {row.kinds[0]}")
 def test_a_module_shows_the_kinds_of_its_row(row: Format) -> None:
     module = importlib.import_module(f"graphdoctor.reporters.{row.module}")
-    value = next(iter(get_type_hints(module.render).values()))
+    value = next(iter(get_type_hints(getattr(module, row.function)).values()))
     if row.module != "plain_json":  # which writes any value
         assert {one.__name__ for one in get_args(value) or (value,)} == set(row.kinds)
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 
 import graphdoctor
-from graphdoctor.check.cache.contents import Files
 from graphdoctor.check.cache.dependencies import (
     CannotKeep,
     Dependencies,
+    Files,
     dependencies,
     environment_digest,
 )

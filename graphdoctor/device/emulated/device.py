@@ -30,9 +30,9 @@ from graphdoctor.device.emulated.streams import (
     StreamState,
 )
 from graphdoctor.device.observe.collectives import COLD, Called, called
-from graphdoctor.device.observe.ctc_lengths import stand_in_for_ctc_loss
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
 from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
+from graphdoctor.device.observe.host_calls import stand_in_for_ctc_loss
 from graphdoctor.device.observe.meeting import meeting_of_process
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.patches import Patches, hide_function_mode_from_python

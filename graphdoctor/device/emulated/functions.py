@@ -118,21 +118,16 @@ def call_on(
         device.table.info(result).pinned = True
         return result
     if func in FROM_HOST_DATA and cuda:
-        return _from_host_data(device, func, args, kwargs)
+        # torch.tensor(data, device="cuda"): made on the CPU, then copied over, as torch
+        # does it.
+        data = kwargs.get("data", kwargs.get("obj", args[-1] if args else None))
+        if isinstance(data, torch.Tensor) and device.table.is_cuda(data):
+            return device.run_with_target(True, func, args, kwargs)
+        requires_grad = kwargs.pop("requires_grad", False)
+        made = device.run_with_target(False, func, args, kwargs)
+        moved = copy_to(device, made, MoveTo(cuda=True))
+        return moved.requires_grad_() if requires_grad else moved
     return device.run_with_target(cuda, func, args, kwargs)
-
-
-def _from_host_data(
-    device: LogicalDevice, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """torch.tensor(data, device="cuda"): made on the CPU, then copied over, as torch does it."""
-    data = kwargs.get("data", kwargs.get("obj", args[-1] if args else None))
-    if isinstance(data, torch.Tensor) and device.table.is_cuda(data):
-        return device.run_with_target(True, func, args, kwargs)
-    requires_grad = kwargs.pop("requires_grad", False)
-    made = device.run_with_target(False, func, args, kwargs)
-    moved = copy_to(device, made, MoveTo(cuda=True))
-    return moved.requires_grad_() if requires_grad else moved
 
 
 FROM_HOST_DATA = frozenset(

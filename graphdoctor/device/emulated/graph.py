@@ -17,7 +17,7 @@ from graphdoctor.device.emulated.streams import (
     StreamingDevice,
     StreamOrder,
 )
-from graphdoctor.device.observe.collector import no_collection
+from graphdoctor.device.observe.interpreter import no_collection
 from graphdoctor.device.observe.operators import Call, Observer, written_tensors
 from graphdoctor.device.observe.storages import (
     StorageInfo,
@@ -191,7 +191,12 @@ class EmulatedGraph:
         """Leave the capture, with the state that it began with."""
         self._under_way.close()
         self._device.capturing = self._device.order = None
-        self._put_back()
+        for storage, contents in self._saved.values():
+            if storage.size() != contents.size():
+                storage.resize_(contents.size())
+            storage.copy_(contents)
+        self._saved.clear()
+        torch.set_rng_state(self._rng)
 
     def replay(self) -> None:
         if self.tape is None or not self._finished:
@@ -294,14 +299,6 @@ class EmulatedGraph:
             ):  # the copy is ours: the capture has not to see it
                 self._save_storage(info, storage)
             self.tape.add_resize(storage, size_bytes)
-
-    def _put_back(self) -> None:
-        for storage, contents in self._saved.values():
-            if storage.size() != contents.size():
-                storage.resize_(contents.size())
-            storage.copy_(contents)
-        self._saved.clear()
-        torch.set_rng_state(self._rng)
 
 
 def _identity(generator: Any) -> int:

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import (
 
 from graphdoctor.device.observe.collectives import UNWAITED, doubt_of_ranks
 from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
+from graphdoctor.device.observe.interpreter import ProfileFunction, paused
 from graphdoctor.device.observe.operators import (
     Call,
     Observer,
@@ -32,7 +33,6 @@ from graphdoctor.device.observe.operators import (
     tensors_of_call,
     written_tensors,
 )
-from graphdoctor.device.observe.profiled import ProfileFunction, paused
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.target.state.saved_tensor import PARTS_OF_SPARSE, wraps_others
 

@@ -235,18 +235,15 @@ class StorageTable:
 
     def _add(self, storage: torch.UntypedStorage) -> StorageInfo:
         if len(self._infos) >= self._sweep_at:
-            self._sweep()
+            expired = torch.UntypedStorage._expired
+            dead = [key for key, info in self._infos.items() if info.weak and expired(info.weak)]
+            for key in dead:
+                self._infos.pop(key).let_go()
+            self._sweep_at = max(4096, 2 * len(self._infos))
         info = StorageInfo(cast(int, storage._weak_ref()), self._next_number)
         self._next_number += 1
         self._infos[storage._cdata] = info
         return info
-
-    def _sweep(self) -> None:
-        expired = torch.UntypedStorage._expired
-        dead = [key for key, info in self._infos.items() if info.weak and expired(info.weak)]
-        for key in dead:
-            self._infos.pop(key).let_go()
-        self._sweep_at = max(4096, 2 * len(self._infos))
 
     @contextmanager
     def kept(self) -> Iterator[None]:

@@ -203,15 +203,13 @@ class _Children:
                 end_group(pid, is_reaped=False)
         if self._failed_s is not None and time.monotonic() - self._failed_s > _LAST_WORDS_S:
             for pid in self.running:
-                self._end_in_vain(pid)
-
-    def _end_in_vain(self, pid: int) -> None:
-        """Where it waits is written down first: faulthandler does so for this signal."""
-        if pid not in self._in_vain:
-            self._in_vain[pid] = time.monotonic()
-            os.kill(pid, signal.SIGABRT)
-        elif time.monotonic() - self._in_vain[pid] > BEFORE_THE_END_S:
-            end_group(pid, is_reaped=False)
+                # Where it waits is written down first: faulthandler does so for
+                # this signal.
+                if pid not in self._in_vain:
+                    self._in_vain[pid] = time.monotonic()
+                    os.kill(pid, signal.SIGABRT)
+                elif time.monotonic() - self._in_vain[pid] > BEFORE_THE_END_S:
+                    end_group(pid, is_reaped=False)
 
     def reap(self) -> None:
         """Tell of the jobs that ended."""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from graphdoctor.device.observe.collector import no_collection
+from graphdoctor.device.observe.interpreter import no_collection
 from graphdoctor.device.observe.storages import Geometry
 from graphdoctor.graphs.capture import device_usable_after_failure
 from graphdoctor.graphs.generator import generator_state, set_generator_state

@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 import graphdoctor
 from graphdoctor.device.captured_kernels import CaptureNodes
 from graphdoctor.device.emulated import EmulatedDevice, entered
-from graphdoctor.device.observe.collector import no_collection
+from graphdoctor.device.observe.interpreter import no_collection
 from graphdoctor.device.observe.operators import (
     Call,
     Observer,

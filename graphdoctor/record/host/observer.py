@@ -18,8 +18,8 @@ from inspect import CO_GENERATOR
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple, Protocol
 
+from graphdoctor.device.observe.interpreter import profiling
 from graphdoctor.device.observe.operators import Call, Observer
-from graphdoctor.device.observe.profiled import profiling
 from graphdoctor.record.host.running import FILES_OF_QUEUES, TAKEN_FROM, Running
 from graphdoctor.target.frames import Place, is_machinery, is_own, is_torch, locate_from
 from graphdoctor.target.program.quiet import audited

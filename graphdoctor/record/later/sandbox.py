@@ -22,8 +22,7 @@ from itertools import pairwise
 from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any
 
-from graphdoctor.device.observe.collector import no_collection
-from graphdoctor.device.observe.profiled import profiling
+from graphdoctor.device.observe.interpreter import no_collection, profiling
 from graphdoctor.record.host.observer import THREADS
 from graphdoctor.record.session import calls_inside
 from graphdoctor.target.frames import is_machinery, locate_from

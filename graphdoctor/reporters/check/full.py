@@ -43,7 +43,13 @@ def _write_new(page: Page, check: Check, new: list[Occurrence]) -> None:
             page.blank()
         _write_places(page, number, cause)
         if number <= in_full:
-            _write_rest(page, cause[0])
+            finding = cause[0].checked.finding
+            found = rows(finding)
+            if found:
+                page.blank()
+                page.excerpt(found, indent=INDENT)
+                page.blank()
+            page.hanging(f"{' ' * INDENT}What  ", finding.message)
             for worse in filter(None, (wording.came_with(check, one) for one in cause)):
                 page.hanging(f"{' ' * INDENT}With  ", worse)
             page.hanging(f"{' ' * INDENT}Fix   ", cause[0].checked.finding.fix)
@@ -84,16 +90,6 @@ def _write_frames(page: Page, one: Occurrence) -> None:
             (wording.place(frame.file, frame.line), "cyan"),
             (f" in {frame.function}" if frame.function else "", "dim"),
         )
-
-
-def _write_rest(page: Page, one: Occurrence) -> None:
-    finding = one.checked.finding
-    found = rows(finding)
-    if found:
-        page.blank()
-        page.excerpt(found, indent=INDENT)
-        page.blank()
-    page.hanging(f"{' ' * INDENT}What  ", finding.message)
 
 
 def _reached_by(one: Occurrence) -> str:

@@ -125,21 +125,17 @@ def _curve(
         points.append((round(at, 1), round(up, 1)) if value is not None else None)
     change = there[-1] - there[0]
     is_better = (change > 0) == is_more_better
-    return Curve(
-        label=label,
-        lines=_lines(points),
-        points=tuple(point for point in points if point is not None),
-        first=text(there[0]),
-        last=text(there[-1]),
-        word="same" if not change else "better" if is_better else "worse",
-    )
-
-
-def _lines(points: Sequence[tuple[float, float] | None]) -> tuple[str, ...]:
     lines: list[list[str]] = [[]]
     for point in points:
         if point is None:
             lines.append([])
         else:
             lines[-1].append(f"{point[0]:g},{point[1]:g}")
-    return tuple(" ".join(line) for line in lines if len(line) > 1)
+    return Curve(
+        label=label,
+        lines=tuple(" ".join(line) for line in lines if len(line) > 1),
+        points=tuple(point for point in points if point is not None),
+        first=text(there[0]),
+        last=text(there[-1]),
+        word="same" if not change else "better" if is_better else "worse",
+    )

@@ -106,24 +106,22 @@ def _groups(workers: Sequence[TraceReport]) -> list[list[TraceReport]]:
 def _describe(group: Sequence[TraceReport]) -> RankGroup:
     (verdict, _), *_ = Counter(one.verdict for one in group).most_common(1)
     first = next(one for one in group if one.verdict == verdict)
+    through_syncs = [
+        idle_through_syncs(one.prediction)
+        for one in group
+        if one.verdict == "sync-bound" and one.prediction is not None
+    ]
     return RankGroup(
         workers=tuple(one.worker for one in group),
         verdict=verdict,
         reason=first.reason,
         advice=first.advice,
         step_us=_range(group, lambda one: one.step_us),
-        idle_through_syncs=_idle_through_syncs(group),
+        idle_through_syncs=Range(min(through_syncs), median_of(through_syncs), max(through_syncs))
+        if through_syncs
+        else None,
         **{name: _range(group, share) for name, share in _SHARES.items()},
     )
-
-
-def _idle_through_syncs(group: Sequence[TraceReport]) -> Range | None:
-    found = [
-        idle_through_syncs(one.prediction)
-        for one in group
-        if one.verdict == "sync-bound" and one.prediction is not None
-    ]
-    return Range(min(found), median_of(found), max(found)) if found else None
 
 
 def _range(workers: Sequence[TraceReport], figure: Callable[[TraceReport], float]) -> Range:

@@ -107,7 +107,12 @@ class _Reader:
             self._take_events(part)
         if part.kind == "end" and self._trailer is not None:
             self._headers.append(header(b'{"traceEvents": [' + self._trailer))
-        self._check_memory()
+        most, taken = self._most_bytes, self._columns.nbytes * _WORKING
+        if most is not None and taken > most:
+            raise UsageError(
+                f"The trace {self._name} takes more than {most >> 20:,} MB of memory ({taken >> 20:,} MB after"
+                f" {self._columns.events:,} events): record fewer steps, or allow more with --max-memory."
+            )
 
     def _follow(self, content: bytes) -> None:
         if self._trailer is not None and len(self._trailer) + len(content) <= _MOST_TRAILER:
@@ -152,14 +157,6 @@ class _Reader:
             offset = part.offset + found.last_event
             self._held = replace(part, text=in_brackets(rest), offset=offset)
         return events
-
-    def _check_memory(self) -> None:
-        most, taken = self._most_bytes, self._columns.nbytes * _WORKING
-        if most is not None and taken > most:
-            raise UsageError(
-                f"The trace {self._name} takes more than {most >> 20:,} MB of memory ({taken >> 20:,} MB after"
-                f" {self._columns.events:,} events): record fewer steps, or allow more with --max-memory."
-            )
 
     def _without_trailer(self, part: Part) -> bytes:
         """The last events; what follows them is kept as a second header, if the file is whole."""

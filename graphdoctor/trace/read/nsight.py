@@ -116,13 +116,19 @@ class _Export:
         is_operator = np.array([bool(_OPERATOR.match(name)) for name in names], np.bool_)
         are_operators = is_operator[ranges.name] if len(ranges) else np.zeros(0, np.bool_)
         streams = max(1, int(events.stream.max(initial=0)) + 1)
+        # CUDA's number of each device; with the process where there are several, since each
+        # counts for itself.
+        several = len({process for process, _ in self._devices}) > 1
         return Trace(
             about=About(device_names=self._device_names(), writer="nsight"),
             names=names,
             threads=tuple(
                 f"{key >> _PROCESS_BITS}/{key % (1 << _PROCESS_BITS)}" for key in threads
             ),
-            devices=self._device_labels(),
+            devices=tuple(
+                f"{device} of process {process % (1 << _PROCESS_BITS)}" if several else str(device)
+                for process, device in self._devices
+            ),
             streams=tuple(map(str, range(streams))),
             device_events=events,
             calls=calls,
@@ -202,14 +208,6 @@ class _Export:
         ]
         start, end, owner, names = np.array(rows, np.int64).reshape(-1, 4).T
         return [names, start, end, _places(owner, threads)]
-
-    def _device_labels(self) -> tuple[str, ...]:
-        """CUDA's number of each device; with the process where there are several, since each counts for itself."""
-        several = len({process for process, _ in self._devices}) > 1
-        return tuple(
-            f"{device} of process {process % (1 << _PROCESS_BITS)}" if several else str(device)
-            for process, device in self._devices
-        )
 
     def _device_names(self) -> tuple[str, ...]:
         if "TARGET_INFO_GPU" not in self._tables:

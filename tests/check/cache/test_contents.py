@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import graphdoctor
-from graphdoctor.check.cache import contents
-from graphdoctor.check.cache.contents import Files, FileState, modules_in, names_in
+from graphdoctor.check.cache import dependencies
+from graphdoctor.check.cache.dependencies import Files, FileState, modules_in, names_in
 
 LIBRARIES = sysconfig.get_paths()["purelib"]
 STANDARD = sysconfig.get_paths()["stdlib"]
@@ -78,7 +78,7 @@ def test_folders_and_pipes_are_no_files(project: Path) -> None:
 def test_a_large_file_is_known_by_its_size_and_time(
     project: Path, monkeypatch: pytest.MonkeyPatch, size: int, by_time: bool
 ) -> None:
-    monkeypatch.setattr(contents, "_LARGE_BYTES", 100)
+    monkeypatch.setattr(dependencies, "_LARGE_BYTES", 100)
     path = project / "weights.bin"
     path.write_bytes(b"a" * size)
     os.utime(path, ns=(5, 5))

@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from graphdoctor.check.cache.contents import Files
-from graphdoctor.check.cache.dependencies import CannotKeep, Dependencies, dependencies
+from graphdoctor.check.cache.dependencies import CannotKeep, Dependencies, Files, dependencies
 from graphdoctor.check.cache.reads import Reads
 from graphdoctor.device.processes.process import environment
 from tests.support.checking import write

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 import graphdoctor
-from graphdoctor.device.observe.collector import no_collection
+from graphdoctor.device.observe.interpreter import no_collection
 from graphdoctor.measure.audit.blame import shows_difference
 from tests.support import warm
 from tests.support.emulated import captured, one_thread  # noqa: F401

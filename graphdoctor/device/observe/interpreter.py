@@ -1,15 +1,30 @@
-"""Profile functions of Python that are paused while torch dispatches an operator.
-
-The dispatch of one operator causes more than a hundred profile events, all of them from code of torch and graphdoctor.
-"""
+"""The interpreter's garbage collector and profile functions -> paused where they would disturb what runs."""
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Let the collector run no finalizer in the block.
+
+    CUDA ends a capture in which an earlier graph is destroyed (pytorch#161037), and observers of a capture
+    make so many objects that the collector runs more often than without them.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
 
 ProfileFunction = Callable[[FrameType, str, Any], object]
 _installed: list[ProfileFunction] = []

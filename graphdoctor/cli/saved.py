@@ -1,4 +1,4 @@
-"""`graphdoctor view FILE`: a saved report -> the HTML page, opened in a browser or written to a file."""
+"""`graphdoctor report FILE` and `graphdoctor view FILE`: a saved report -> its page on a terminal or in a browser."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from graphdoctor.cli.output import STDOUT, show
+from graphdoctor.cli.output import STDOUT, add_page_arguments, look_of, show
 from graphdoctor.reporters.files import check_writable, read, save
 
 
@@ -83,3 +83,23 @@ def _opened(address: str) -> bool:
     import webbrowser
 
     return webbrowser.open(address)
+
+
+class ReportCommand:
+    """Show what --json of `analyze`, `run`, `sweep`, `trace`, `watch` and `audit`,
+    or `check --report json=FILE`, saved; needs no torch.
+    """
+
+    name = "report"
+    help = "show a saved report"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("file", metavar="FILE", type=Path, help="the saved report")
+        add_page_arguments(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        from graphdoctor.reporters.files import read
+        from graphdoctor.reporters.saved import text_of
+
+        show(text_of(read(args.file), look_of(args), name=str(args.file)))
+        return 0
