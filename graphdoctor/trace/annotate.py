@@ -241,31 +241,23 @@ def _note(trace: Trace, found: Gaps, place: int, gap: Gap) -> Note:
         calls = trace.calls
         span = int(calls.start_ns[call]), int(calls.end_ns[call])
         anchors = (anchor_in(int(calls.thread[call]), *span),)
-    return Note(
-        track=TRACK,
-        name=_CAUSES[max(parts, key=parts.__getitem__)],
-        start_ns=int(found.start_ns[place]),
-        end_ns=int(found.end_ns[place]),
-        details=(*_times(parts), *_where(gap)),
-        anchors=anchors,
-    )
-
-
-def _times(parts: dict[str, int]) -> Iterator[tuple[str, str]]:
-    for cause, length_ns in parts.items():
-        if length_ns:
-            yield _CAUSES[cause], f"{length_ns / 1e3:.3f} us"
-
-
-def _where(gap: Gap) -> Iterator[tuple[str, str]]:
-    place = gap.location
-    for name, text in (
+    place_text = ""
+    if (where := gap.location) is not None:
+        place_text = f"{where.file}:{where.line} {where.function}"
+    details = (
+        *((_CAUSES[cause], f"{ns / 1e3:.3f} us" if ns else "") for cause, ns in parts.items()),
         ("ended by", gap.kernel),
         ("operator", gap.operator),
         ("launched by", gap.launch),
         ("waited in", gap.sync),
         ("the host was in", gap.doing),
-        ("function", f"{place.file}:{place.line} {place.function}" if place is not None else ""),
-    ):
-        if text:
-            yield name, text
+        ("function", place_text),
+    )
+    return Note(
+        track=TRACK,
+        name=_CAUSES[max(parts, key=parts.__getitem__)],
+        start_ns=int(found.start_ns[place]),
+        end_ns=int(found.end_ns[place]),
+        details=tuple((name, text) for name, text in details if text),
+        anchors=anchors,
+    )

@@ -78,7 +78,7 @@ class Geometry(NamedTuple):
             steps = sum([(n - 1) * step for n, step in zip(self.shape, self.stride, strict=True)])
             reach = (self.offset + moved + steps + 1) * self.dtype.itemsize
             if reach > storage.nbytes() and 0 not in self.shape:
-                storage.data_ptr()  # it grows now, as shared memory cannot: see `shared_memory.give_own_memory`
+                storage.data_ptr()  # it grows now, as shared memory cannot: see `saved_tensor.give_own_memory`
         empty = torch.empty(0, dtype=self.dtype, device=device)
         return empty.set_(storage, self.offset + moved, self.shape, self.stride)
 

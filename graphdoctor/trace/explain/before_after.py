@@ -83,19 +83,13 @@ _TABLES: dict[ChangeWhat, Callable[[TraceReport], _Rows]] = {
 
 
 def _changes(what: ChangeWhat, before: TraceReport, after: TraceReport) -> Iterator[TraceChange]:
-    rows = _TABLES[what]
-    first, second = _summed(rows(before)), _summed(rows(after))
-    for name in {**first, **second}:
-        one, other = first.get(name, 0.0), second.get(name, 0.0)
+    total: dict[str, list[float]] = {}
+    for side, report in enumerate((before, after)):
+        for name, time_us in _TABLES[what](report):
+            total.setdefault(name, [0.0, 0.0])[side] += time_us
+    for name, (one, other) in total.items():
         if abs(other - one) > _RELATIVE * max(one, other):
             yield TraceChange(what, name, one, other)
-
-
-def _summed(rows: Iterator[tuple[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for name, time in rows:
-        total[name] = total.get(name, 0.0) + time
-    return total
 
 
 def _kernels(report: TraceReport) -> set[str]:
@@ -156,7 +150,12 @@ def _sentence(first: _Span, second: _Span, changes: Sequence[TraceChange], clean
         after.device_busy_ns / after.steps_counted - before.device_busy_ns / before.steps_counted
     ) / 1e3
     idle = (other - one) - busy
-    ratio = _times_text(_ratio(one_us, other_us), other < one)
+    ratios = _ratio(one_us, other_us)
+    values = [ratios.low, ratios.mid, ratios.high]
+    if other >= one:
+        values = [1 / (value or 1) for value in reversed(values)]
+    low, mid, high = (f"{value:.2f}x" for value in values)
+    ratio = mid if low == high else f"{mid} ({low} to {high})"
     profiled = max(before.step_us, after.step_us) / (min(before.step_us, after.step_us) or 1)
     also = f" (as profiled {profiled:.2f}x)" if clean else ""
     return (
@@ -169,13 +168,6 @@ def _ratio(one: Range, other: Range) -> Range:
     """Before over after, each case of the profiler's slowness with the same case of the other."""
     cases = [one.low / (other.low or 1), one.mid / (other.mid or 1), one.high / (other.high or 1)]
     return Range(min(cases), cases[1], max(cases))
-
-
-def _times_text(ratio: Range, faster: bool) -> str:
-    values = [ratio.low, ratio.mid, ratio.high]
-    low, mid, high = values if faster else [1 / (value or 1) for value in reversed(values)]
-    text = f"{mid:.2f}x"
-    return text if f"{low:.2f}" == f"{high:.2f}" else f"{text} ({low:.2f}x to {high:.2f}x)"
 
 
 def _graphs(before: TraceReport, after: TraceReport) -> str:

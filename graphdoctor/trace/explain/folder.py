@@ -243,6 +243,13 @@ def explain_folder(
             f"{folder} has no traces: expected files whose names end in {', '.join(ENDINGS)}."
         )
     files = newest_cycles(found_files)
+    left_out = ""
+    if earlier := len(found_files) - len(files):
+        are = "is" if earlier == 1 else "are"
+        left_out = (
+            f"{count_text(earlier, 'file')} of earlier profiler cycles {are} left out: the newest of"
+            " each rank counts."
+        )
     workers: list[TraceReport] = []
     lanes: list[RankLane] = []
     failures: list[str] = []
@@ -272,21 +279,12 @@ def explain_folder(
         schema_version=TRACE_SCHEMA_VERSION,
         tool_version=__version__,
         folder=str(folder),
-        left_out=_left_out(len(found_files) - len(files)),
+        left_out=left_out,
         workers=tuple(workers),
         differences=tuple(_differences(workers)),
         failures=tuple(failures),
         ranks=ranks,
         job=job,
-    )
-
-
-def _left_out(earlier: int) -> str:
-    are = "is" if earlier == 1 else "are"
-    return (
-        f"{count_text(earlier, 'file')} of earlier profiler cycles {are} left out: the newest of each rank counts."
-        if earlier
-        else ""
     )
 
 
@@ -403,11 +401,11 @@ def _differences(workers: Sequence[TraceReport]) -> Iterator[WorkerDifference]:
         low, high = ordered[0], ordered[-1]
         apart = value(high) - value(low)
         if apart > max(least, 0.0 if least else _RELATIVE * abs(value(high))):
-            one, other = (_label(worker, names) for worker in (low, high))
+            # With its file where several have this name.
+            one, other = (
+                each.worker
+                if names[each.worker] == 1
+                else f"{each.worker} ({Path(each.file).name})"
+                for each in (low, high)
+            )
             yield WorkerDifference(name, value(low), one, value(high), other)
-
-
-def _label(worker: TraceReport, names: Counter[str]) -> str:
-    """The worker's name, with its file where several have this name."""
-    own = worker.worker
-    return own if names[own] == 1 else f"{own} ({Path(worker.file).name})"

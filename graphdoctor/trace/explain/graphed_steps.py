@@ -174,10 +174,6 @@ class _Cases(Struct, frozen=True):
     graph: tuple[Laid, ...]
     waitless: tuple[Laid, ...]
 
-    def times(self, which: Sequence[Laid], steps: int, shrink: _Shrink) -> list[float]:
-        """One step of each case, in us."""
-        return [shrink.time(case.span_us / steps) for case in which]
-
 
 def predict_from_trace(
     trace: Trace,
@@ -208,9 +204,12 @@ def predict_from_trace(
     cases = _laid(replay, profile, factors)
     slack, count = 1 + abs(error), replay.steps
     busy = times.busy_ns / 1e3 / count
-    shrink = _Shrink.to(wall_us, cases.eager[0].span_us / count, busy)
+    # Where no speed of the host alone gives the wall time, the idle part of simulated times is scaled to it.
+    idle = cases.eager[0].span_us / count - busy
+    scale = 1.0 if wall_us is None or idle <= 0 else max(0.0, wall_us - busy) / idle
     eager, graph, waitless = (
-        cases.times(which, count, shrink) for which in (cases.eager, cases.graph, cases.waitless)
+        [busy + max(0.0, case.span_us / count - busy) * scale for case in which]
+        for which in (cases.eager, cases.graph, cases.waitless)
     )
     bounds = [max(busy, graph[0]), max(busy, min(graph) / slack), max(graph) * slack]
     return TracePrediction(
@@ -276,23 +275,6 @@ def _laid(replay: Replay, profile: DeviceProfile, factors: tuple[float, float, f
         tuple(laid[case] for case in cases),
         tuple(waitless[factor] for factor, _ in cases),
     )
-
-
-class _Shrink(Struct, frozen=True):
-    """Shrinks the idle part of simulated times, where no speed of the host alone gives the wall time."""
-
-    factor: float
-    busy_us: float
-
-    @staticmethod
-    def to(wall_us: float | None, simulated_us: float, busy_us: float) -> _Shrink:
-        idle = simulated_us - busy_us
-        if wall_us is None or idle <= 0:
-            return _Shrink(1.0, busy_us)
-        return _Shrink(max(0.0, wall_us - busy_us) / idle, busy_us)
-
-    def time(self, simulated_us: float) -> float:
-        return self.busy_us + max(0.0, simulated_us - self.busy_us) * self.factor
 
 
 def _speedup(eager: Sequence[float], graph: Sequence[float], slack: float, busy_us: float) -> Range:
@@ -384,11 +366,20 @@ def estimate_from_trace(trace: Trace, wall_us: float, profile: DeviceProfile) ->
     busy = times.busy_ns / 1e3 / len(steps.counted)
     names = trace.about.device_names
     replay = replay_of(trace, device, steps.counted, idle, profile)
+    host_us = Range(0.0, 0.0, wall_us)
+    if replay is not None:
+        likely = factors_of(trace.about, replay, wall_us)[1]
+        host_us = around(
+            [
+                min(wall_us, run(replay.without_profiler(factor)).host_us / replay.steps)
+                for factor in (likely, *factors_of(trace.about, replay, None))
+            ]
+        )
     return Estimate(
         gpu=names[0] if names else profile.title,
         basis="measured",
         launches=round(times.launches / len(steps.counted)),
-        host_us=(Range(0.0, 0.0, wall_us) if replay is None else _host_us(trace, replay, wall_us)),
+        host_us=host_us,
         device_busy_us=Range.exact(busy),
         eager_us=Range.exact(wall_us),
         graph_us=found.graph_us if found is not None else Range(busy, wall_us, wall_us),
@@ -407,16 +398,6 @@ def estimate_from_trace(trace: Trace, wall_us: float, profile: DeviceProfile) ->
             *_notes(steps, times, wall_us, busy),
         ),
     )
-
-
-def _host_us(trace: Trace, replay: Replay, wall_us: float) -> Range:
-    """The host's work in one step, with the profiler's slowness taken out."""
-    factors = factors_of(trace.about, replay, wall_us), factors_of(trace.about, replay, None)
-    values = [
-        min(wall_us, run(replay.without_profiler(factor)).host_us / replay.steps)
-        for factor in (factors[0][1], *factors[1])
-    ]
-    return around(values)
 
 
 def _notes(steps: Steps, times: Lanes, wall_us: float, busy_us: float) -> Iterator[str]:

@@ -32,7 +32,7 @@ from graphdoctor.trace.intervals import (
 )
 from graphdoctor.trace.join import launch_of
 from graphdoctor.values.figures import count_text
-from graphdoctor.values.trace import CollectiveWait, GapCause, RankComparison, RankTime, TraceReport
+from graphdoctor.values.trace import CollectiveWait, RankComparison, RankTime, TraceReport
 
 _MOST_SHIFT = 64  # collectives that one rank's profiler saw and another's did not, at an end
 _ALIKE = 0.95
@@ -313,15 +313,12 @@ def _idle(trace: Trace, windows: Sequence[Window]) -> tuple[str, str]:
     length = waiting.high_ns - waiting.low_ns
     phases = phases_of(trace, waiting.thread, (waiting.low_ns + waiting.high_ns) // 2)
     idle = int(length.sum())
-    causes = doings(trace, acted, 1, idle, 1).causes
-    cause = _cause(causes[0]) if causes else ""
-    return _most(phases, length), cause
-
-
-def _cause(cause: GapCause) -> str:
-    place = f" at {cause.location.file}:{cause.location.line}" if cause.location else ""
-    name = cause.name or "nothing that the profiler recorded"
-    return f"; {cause.share:.0%} of that the host is in {name}{place}"
+    text = ""
+    for cause in doings(trace, acted, 1, idle, 1).causes:
+        place = f" at {cause.location.file}:{cause.location.line}" if cause.location else ""
+        name = cause.name or "nothing that the profiler recorded"
+        text = f"; {cause.share:.0%} of that the host is in {name}{place}"
+    return _most(phases, length), text
 
 
 def _most(phases: Sequence[str], time_ns: Ints) -> str:
@@ -366,14 +363,12 @@ def phases_of(trace: Trace, threads: Ints, moments: Ints) -> list[str]:
     )
     in_backward = _outermost(backward, threads, moments) != NONE
     around = value_at(named.name, _outermost(named, threads, moments))
-    return [
-        "the backward pass" if is_in else _name(trace.text(name))
-        for is_in, name in zip(in_backward.tolist(), around.tolist(), strict=True)
-    ]
-
-
-def _name(annotation: str) -> str:
-    return "the optimizer" if annotation.startswith(_OPTIMIZER) else annotation.strip("# ")
+    found = []
+    for is_in, name in zip(in_backward.tolist(), map(trace.text, around.tolist()), strict=True):
+        is_optimizer = name.startswith(_OPTIMIZER)
+        usual = "the optimizer" if is_optimizer else name.strip("# ")
+        found.append("the backward pass" if is_in else usual)
+    return found
 
 
 def _outermost(spans: Spans, threads: Ints, moments: Ints) -> Ints:
@@ -399,12 +394,6 @@ def compare_ranks(
     found = align(lanes, [report.worker for report in reports])
     if isinstance(found, str):
         return RankComparison(problem=found)
-    return _compared(reports, found, read_again)
-
-
-def _compared(
-    reports: Sequence[TraceReport], found: Aligned, read_again: Callable[[TraceReport], Trace]
-) -> RankComparison:
     start, end = (times - found.offset_ns[:, None] for times in (found.start_ns, found.end_ns))
     latest = start.max(axis=0)
     waiting = np.clip(latest - start, 0, end - start)

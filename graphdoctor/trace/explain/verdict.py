@@ -18,7 +18,7 @@ from graphdoctor.trace.explain.warm_up import PROFILE_LATER, cold_starts, cold_w
 from graphdoctor.trace.intervals import NONE, Window, covered_ns_of, innermost, inside
 from graphdoctor.trace.join import launch_of, operator_nesting
 from graphdoctor.trace.steps import Steps
-from graphdoctor.values.figures import Range, count_text, time_text
+from graphdoctor.values.figures import count_text, time_text
 from graphdoctor.values.trace import (
     WORK_WORDS,
     Confidence,
@@ -235,13 +235,22 @@ def judge_trace(
             "Record again after a warm-up step, and measure the wall time of a step without the profiler.",
             "low",
         )
-    idle = _idle_share(times, predicted)
+    if predicted is None or predicted.wall_us is None:
+        idle = times.idle_ns / (times.span_ns or 1)
+    else:
+        idle = max(0.0, 1 - predicted.device_busy_us / predicted.wall_us)
     if idle > _LITTLE and did.elsewhere_share > _MOST:
         reason, advice = _elsewhere(idle, did)
         return Judgement("host-bound", reason, advice, confidence)
     if predicted is None:
         return _as_profiled(times, graph_share)
-    if predicted.wall_us is None and _begins_late(times, predicted):
+    # The launch-bound share at its least, likely and most; as profiled too, if nothing else was measured.
+    share, profiled = predicted.launch_bound_share, times.launch_bound_ns / (times.span_ns or 1)
+    shares = [share.low, share.mid, share.high]
+    if predicted.wall_us is None:
+        shares.append(profiled)
+    # The host without a profiler seems to make the device wait far longer than with one.
+    if predicted.wall_us is None and share.mid > profiled + _MOST:
         return Judgement(
             "cannot-tell",
             "The trace does not show what the GPU waits for: most of the recorded step is before its first"
@@ -249,7 +258,7 @@ def judge_trace(
             "Record several steps in a row.",
             "low",
         )
-    verdicts = {_verdict(share, times, predicted) for share in _shares(times, predicted)}
+    verdicts = {_verdict(share, times, predicted) for share in shares}
     verdict: TraceVerdict = verdicts.pop() if len(verdicts) == 1 else "mixed"
     reason, advice = _words(verdict, times, predicted, syncs)
     if verdict in ("launch-bound", "mixed"):
@@ -338,20 +347,6 @@ def _why_unclear(times: Lanes, doubts: Sequence[Doubt]) -> str:
     return "graph launches have no kernels in the trace" if lost else ""
 
 
-def _begins_late(times: Lanes, predicted: TracePrediction) -> bool:
-    """Whether the host without a profiler seems to make the device wait far longer than with one."""
-    profiled = times.launch_bound_ns / (times.span_ns or 1)
-    return predicted.launch_bound_share.mid > profiled + _MOST
-
-
-def _shares(times: Lanes, predicted: TracePrediction) -> tuple[float, ...]:
-    """The launch-bound share at its least, likely and most; as profiled, if nothing else was measured."""
-    share = predicted.launch_bound_share
-    profiled = times.launch_bound_ns / (times.span_ns or 1)
-    found = (share.low, share.mid, share.high)
-    return found if predicted.wall_us is not None else (*found, profiled)
-
-
 def _verdict(share: float, times: Lanes, predicted: TracePrediction) -> TraceVerdict:
     waited = times.sync_wait_ns / (times.span_ns or 1)
     idle = predicted.eager_us.mid - predicted.device_busy_us
@@ -369,13 +364,6 @@ def idle_through_syncs(predicted: TracePrediction) -> float:
     """Return the part of the idle time that would go without waits for results."""
     idle = predicted.eager_us.mid - predicted.device_busy_us
     return (predicted.eager_us.mid - predicted.without_syncs_us.mid) / idle
-
-
-def _idle_share(times: Lanes, predicted: TracePrediction | None) -> float:
-    """How much of a step the device idles: as profiled, unless its wall time is known."""
-    if predicted is None or predicted.wall_us is None:
-        return times.idle_ns / (times.span_ns or 1)
-    return max(0.0, 1 - predicted.device_busy_us / predicted.wall_us)
 
 
 def _elsewhere(idle_share: float, did: Doings) -> tuple[str, str]:
@@ -451,7 +439,9 @@ def _words(
 def _waiting(times: Lanes, predicted: TracePrediction) -> str:
     """The launch-bound share with and without the profiler, each by its name."""
     profiled = f"{times.launch_bound_ns / (times.span_ns or 1):.0%}"
-    clean = _percent(predicted.launch_bound_share)
+    share = predicted.launch_bound_share
+    low, mid, high = (f"{value:.0%}" for value in (share.low, share.mid, share.high))
+    clean = mid if low == high else f"{mid} ({low} to {high})"
     if clean == profiled:
         return f"for {clean} of a step"
     return f"for {clean} of a step {_basis(predicted)} ({profiled} as profiled)"
@@ -477,11 +467,6 @@ def _place(sync: SyncCost) -> str:
     if sync.location is None:
         return f"{what}; record with with_stack=True to see its line"
     return f"{what} in {sync.location.function}, {sync.location.file}:{sync.location.line}"
-
-
-def _percent(share: Range) -> str:
-    low, mid, high = (f"{value:.0%}" for value in (share.low, share.mid, share.high))
-    return mid if low == high else f"{mid} ({low} to {high})"
 
 
 def _confidence(

@@ -105,7 +105,10 @@ class _Export:
             self._device_columns(_KERNELS, "kernel", (key,), self._text, graph="graphId"),
             self._device_columns(_COPIES, "memcpy", copied, _copy_name),
             self._device_columns(_FILLS, "memset", (), lambda key: "Memset (Device)"),
-            self._graphs(),
+            # Whole graphs, where it traced no nodes: one event each.
+            self._device_columns(
+                _GRAPHS, "kernel", ("graphId",), lambda key: f"CUDA graph {key}", graph="graphId"
+            ),
         ]
         columns = (np.concatenate(column) for column in zip(*parts, strict=True))
         events = DeviceEvents(*columns).in_order()
@@ -135,12 +138,6 @@ class _Export:
             operators=ranges.take(are_operators),
             annotations=ranges.take(~are_operators),
             events=sum(len(table) for table in (events, calls, ranges)),
-        )
-
-    def _graphs(self) -> list[Ints]:
-        """Whole graphs, where it traced no nodes: one event each."""
-        return self._device_columns(
-            _GRAPHS, "kernel", ("graphId",), lambda key: f"CUDA graph {key}", graph="graphId"
         )
 
     def _device_columns(
