@@ -72,12 +72,15 @@ def _row_text(row: SweepRow, is_mixed: bool) -> str:
     if row.eager_us is None:
         words = {"failed": "failed", "out-of-memory": "out of memory"}.get(row.status, "not run")
         return f"  {row.batch:>7}  {words}"
-    mark = "~" if is_mixed and row.status == "predicted" else ""
+    speedup = "no graph"
+    if (ratio := row.speedup) is not None:
+        mark = "~" if is_mixed and row.status == "predicted" else ""
+        speedup = f"{mark}{ratio.mid:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
     return _columns(
         str(row.batch),
         time_text(row.eager_us.mid),
         time_text(row.graph_us.mid) if row.graph_us is not None else _NOTHING,
-        mark + _speedup(row.speedup) if row.speedup is not None else "no graph",
+        speedup,
         _percent(row.launch_bound_share),
         _percent(row.device_busy_share),
         f"{_rate(row.eager_samples_per_s)}, {_rate(row.graph_samples_per_s)}",
@@ -88,10 +91,6 @@ def _style(row: SweepRow) -> str:
     if row.speedup is None:
         return "red" if row.status in ("failed", "out-of-memory") else "yellow"
     return "green" if row.speedup.low >= SMALLEST_GAIN else ""
-
-
-def _speedup(ratio: Range) -> str:
-    return f"{ratio.mid:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _percent(share: Range | None) -> str:
@@ -117,19 +116,16 @@ def _write_bars(page: Page, rows: Sequence[SweepRow]) -> None:
     room = max(_LEAST_BAR, page.look.width - 23)
     most = max(speedup.high for _, speedup in judged)
     page.heading("Speedup", f"# sure, + possible; | is {SMALLEST_GAIN:g}x")
-    for batch, speedup in judged:
-        page.line((f"  {batch:>7}  ", "dim"), (_bar(speedup, most, room), "green"),
-                  (f"  {speedup.mid:.2f}x", ""))  # fmt: skip
 
-
-def _bar(speedup: Range, most: float, room: int) -> str:
     def at(value: float) -> int:
         return min(room, round(value / max(most, SMALLEST_GAIN) * room))
 
-    marks = ["#"] * at(speedup.low) + ["+"] * (at(speedup.high) - at(speedup.low))
-    marks += [" "] * (room - len(marks))
-    marks[min(at(SMALLEST_GAIN), room) - 1] = "|"
-    return "".join(marks)
+    for batch, speedup in judged:
+        low, high = at(speedup.low), at(speedup.high)
+        bar = ("#" * low + "+" * (high - low)).ljust(room)
+        edge = max(1, at(SMALLEST_GAIN))
+        page.line((f"  {batch:>7}  ", "dim"), (f"{bar[: edge - 1]}|{bar[edge:]}", "green"),
+                  (f"  {speedup.mid:.2f}x", ""))  # fmt: skip
 
 
 def _write_ranges(page: Page, sweep: Sweep) -> None:

@@ -249,7 +249,15 @@ _SPARKS = " .:-=+*#%@"
 
 def write_costs(page: Page, report: TraceReport) -> None:
     """All tables that have rows."""
-    _write_syncs(page, report)
+    if report.syncs:
+        page.heading("Where the CPU waits", "a step")
+    for sync in shown(page, report.syncs):
+        operator = f" in {sync.operator}" if sync.operator else ""
+        page.labelled(
+            f"  {sync.count:,.3g}x",
+            f"{sync.call}{operator}{at(sync.location, page)}: host {time_text(sync.host_wait_us)},"
+            f" device idle meanwhile {time_text(sync.device_idle_us)}",
+        )
     write_work(page, report.work)
     _write_host(page, "Host time by operator", report.operators)
     _write_host(page, "Host time by the user's functions", report.lines)
@@ -258,19 +266,6 @@ def write_costs(page: Page, report: TraceReport) -> None:
         page.labelled(f"  {launch.launches:,.4g}x", f"{launch.call}: {launch.events:,.4g} device events,"
                       f" host {time_text(launch.host_us)}, device {time_text(launch.device_us)}")  # fmt: skip
     page.labelled("  Queue", _queue_text(report.queue))
-
-
-def _write_syncs(page: Page, report: TraceReport) -> None:
-    if not report.syncs:
-        return
-    page.heading("Where the CPU waits", "a step")
-    for sync in shown(page, report.syncs):
-        operator = f" in {sync.operator}" if sync.operator else ""
-        page.labelled(
-            f"  {sync.count:,.3g}x",
-            f"{sync.call}{operator}{at(sync.location, page)}: host {time_text(sync.host_wait_us)},"
-            f" device idle meanwhile {time_text(sync.device_idle_us)}",
-        )
 
 
 def _write_host(page: Page, title: str, costs: Sequence[HostCost]) -> None:
@@ -303,7 +298,17 @@ _RANKS_IN_FULL = 8
 
 def write_work(page: Page, work: DeviceWork) -> None:
     """The device's own time, from families down to lines; communication, copies and memory."""
-    _write_kernels(page, work)
+    if work.families:
+        page.heading("Device time by family of kernels", "a step")
+        for family in shown(page, work.families):
+            what = f"{time_text(family.device_us)}  {family.runs:,.4g}x {family.family}"
+            page.labelled(f"  {family.share:.1%}", what)
+    if work.kernels:
+        page.heading("Device time by kernel", "a step")
+        for kernel in shown(page, work.kernels):
+            operator = f" from {kernel.operator}" if kernel.operator else ""
+            page.labelled(f"  {kernel.share:.1%}", f"{time_text(kernel.device_us)}  {kernel.runs:,.4g}x"
+                          f" {kernel_text(kernel.name)}{operator}")  # fmt: skip
     for title, lines in (
         ("launching function", work.lines),
         ("module", work.modules),
@@ -322,20 +327,6 @@ def write_work(page: Page, work: DeviceWork) -> None:
             )
     if work.memory is not None:
         _write_memory(page, work.memory)
-
-
-def _write_kernels(page: Page, work: DeviceWork) -> None:
-    if work.families:
-        page.heading("Device time by family of kernels", "a step")
-        for family in shown(page, work.families):
-            what = f"{time_text(family.device_us)}  {family.runs:,.4g}x {family.family}"
-            page.labelled(f"  {family.share:.1%}", what)
-    if work.kernels:
-        page.heading("Device time by kernel", "a step")
-        for kernel in shown(page, work.kernels):
-            operator = f" from {kernel.operator}" if kernel.operator else ""
-            page.labelled(f"  {kernel.share:.1%}", f"{time_text(kernel.device_us)}  {kernel.runs:,.4g}x"
-                          f" {kernel_text(kernel.name)}{operator}")  # fmt: skip
 
 
 def _write_places(page: Page, title: str, lines: Sequence[LineWork]) -> None:
@@ -361,15 +352,12 @@ def _write_communication(page: Page, found: Communication) -> None:
         " included)",
     )
     for one in shown(page, found.collectives):
+        size = f" of {bytes_text(one.nbytes)} {one.dtype}".rstrip() if one.nbytes else ""
         page.labelled(
             f"  {one.runs:,.3g}x",
-            f"{one.kind}{_size_text(one)}{_group_text(one)}: {time_text(one.device_us)},"
+            f"{one.kind}{size}{_group_text(one)}: {time_text(one.device_us)},"
             f" {time_text(one.exposed_us)} of it exposed",
         )
-
-
-def _size_text(one: CollectiveCost) -> str:
-    return f" of {bytes_text(one.nbytes)} {one.dtype}".rstrip() if one.nbytes else ""
 
 
 def _group_text(one: CollectiveCost) -> str:

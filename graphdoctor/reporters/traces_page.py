@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
@@ -11,15 +11,13 @@ from graphdoctor.reporters.trace_page import VERDICT_STYLES, kernel_text
 from graphdoctor.values.figures import Range, count_text, first_of, time_text
 from graphdoctor.values.locations import path_text
 from graphdoctor.values.trace import (
+    ChangeTerm,
     ChangeWhat,
     FolderReport,
     Job,
     RankComparison,
     RankGroup,
-    TraceChange,
     TraceComparison,
-    TraceReport,
-    WorkerDifference,
 )
 
 _GROUPS, _FAILURES, _NAMES = 6, 5, 12  # that are shown without --all
@@ -40,7 +38,12 @@ def folder_page(report: FolderReport, look: Look) -> str:
         _write_ranks(page, report.ranks)
     page.heading("Differences", "between the ranks")
     for difference in report.differences:
-        page.labelled(f"  {_FIGURE_WORDS[difference.figure]}", _difference_text(difference))
+        word, text = _FIGURES[difference.figure]
+        page.labelled(
+            f"  {word}",
+            f"{text(difference.low)} on {difference.low_worker}, {text(difference.high)} on"
+            f" {difference.high_worker}",
+        )
     if not report.differences:
         page.paragraph("No figure differs by more than 2%.", indent=2)
     if job is None or look.show_all:
@@ -50,7 +53,12 @@ def folder_page(report: FolderReport, look: Look) -> str:
                       (f"  {worker.worker}, {path_text(worker.file, page.look.base)}", "dim"))  # fmt: skip
             page.paragraph(worker.reason, indent=2)
             page.labelled("  Step time", time_text(worker.step_us))
-            page.labelled("  Shares", _shares_text(worker))
+            page.labelled(
+                "  Shares",
+                f"busy {worker.device_busy_share:.1%}, launch-bound {worker.launch_bound_share:.1%},"
+                f" sync wait {worker.sync_wait_share:.1%}, device gaps {worker.device_gap_share:.1%},"
+                f" unattributed {worker.unattributed_share:.1%}",
+            )
     if report.failures:
         page.heading("Not read", count_text(len(report.failures), "file"))
         failures = report.failures if look.show_all else report.failures[:_FAILURES]
@@ -153,33 +161,17 @@ def _write_ranks(page: Page, found: RankComparison) -> None:
         page.paragraph("No rank is waited for much more than the others.", indent=2)
 
 
-_FIGURE_WORDS = {
-    "step_us": "Step",
-    "device_busy_us": "Device busy",
-    "kernels": "Kernels",
-    "device_busy_share": "Busy",
-    "launch_bound_share": "Launch-bound",
-    "sync_wait_share": "Sync wait",
-    "device_gap_share": "Device gaps",
-    "graph_kernel_share": "In graphs",
+# What a figure of ranks is called, and how it is written.
+_FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "step_us": ("Step", time_text),
+    "device_busy_us": ("Device busy", time_text),
+    "kernels": ("Kernels", "{:,.0f}".format),
+    "device_busy_share": ("Busy", "{:.1%}".format),
+    "launch_bound_share": ("Launch-bound", "{:.1%}".format),
+    "sync_wait_share": ("Sync wait", "{:.1%}".format),
+    "device_gap_share": ("Device gaps", "{:.1%}".format),
+    "graph_kernel_share": ("In graphs", "{:.1%}".format),
 }
-
-
-def _difference_text(found: WorkerDifference) -> str:
-    def text(value: float) -> str:
-        if found.figure.endswith("_share"):
-            return f"{value:.1%}"
-        return time_text(value) if found.figure.endswith("_us") else f"{value:,.0f}"
-
-    return f"{text(found.low)} on {found.low_worker}, {text(found.high)} on {found.high_worker}"
-
-
-def _shares_text(report: TraceReport) -> str:
-    return (
-        f"busy {report.device_busy_share:.1%}, launch-bound {report.launch_bound_share:.1%},"
-        f" sync wait {report.sync_wait_share:.1%}, device gaps {report.device_gap_share:.1%},"
-        f" unattributed {report.unattributed_share:.1%}"
-    )
 
 
 _ROWS = 8
@@ -201,7 +193,12 @@ def comparison_page(report: TraceComparison, look: Look) -> str:
     page.line(("BEFORE AND AFTER", "bold"))
     page.paragraph(report.sentence, style="bold")
     for label, one in (("  Before", report.before), ("  After", report.after)):
-        page.labelled(label, f"{path_text(one.file, look.base)}: {one.verdict}, {_shares(one)}")
+        page.labelled(
+            label,
+            f"{path_text(one.file, look.base)}: {one.verdict}, {time_text(one.step_us)} a step, busy"
+            f" {one.device_busy_share:.1%}, launch-bound {one.launch_bound_share:.1%}, sync wait"
+            f" {one.sync_wait_share:.1%}",
+        )
     if report.terms:
         _write_terms(page, report)
     for what, title in _TITLES.items():
@@ -210,7 +207,14 @@ def comparison_page(report: TraceComparison, look: Look) -> str:
             profiled = "" if what == "kernel" else ", as profiled"
             page.heading(title, f"a step, before and after{profiled}")
         for change in changes if look.show_all else changes[:_ROWS]:
-            _write_change(page, change)
+            more = change.after_us - change.before_us
+            word = "new" if not change.before_us else "gone" if not change.after_us else ""
+            times = word or f"{time_text(change.before_us)} to {time_text(change.after_us)}"
+            page.labelled(
+                f"  {'+' if more > 0 else '-'}{time_text(abs(more))}",
+                f"{kernel_text(change.name, _LONGEST_NAME)}: {times}",
+                style="yellow" if more > 0 else "green",
+            )
     for title, names in (("New kernels", report.kernels_new), ("Gone", report.kernels_gone)):
         if names:
             page.heading(title)
@@ -224,39 +228,15 @@ def comparison_page(report: TraceComparison, look: Look) -> str:
 def _write_terms(page: Page, report: TraceComparison) -> None:
     basis = "without the profiler" if report.without_profiler else "as profiled"
     page.heading("A step", f"before and after, {basis}; the terms sum to the step")
-    for term in report.terms:
-        if max(abs(term.before_us), abs(term.after_us)) < _LEAST_US:
-            continue
-        _write_term(page, term.name, term.before_us, term.after_us)
-    before, after = (
-        sum(times)
-        for times in zip(*((one.before_us, one.after_us) for one in report.terms), strict=True)
+    step = ChangeTerm(
+        "the step",
+        sum(term.before_us for term in report.terms),
+        sum(term.after_us for term in report.terms),
     )
-    _write_term(page, "the step", before, after, style="bold")
-
-
-def _write_term(
-    page: Page, name: str, before_us: float, after_us: float, *, style: str = ""
-) -> None:
-    page.labelled(
-        f"  {after_us - before_us:+,.1f} us",
-        f"{name}: {before_us:,.1f} us to {after_us:,.1f} us",
-        style=style,
-    )
-
-
-def _shares(report: TraceReport) -> str:
-    return (
-        f"{time_text(report.step_us)} a step, busy"
-        f" {report.device_busy_share:.1%}, launch-bound {report.launch_bound_share:.1%}, sync wait"
-        f" {report.sync_wait_share:.1%}"
-    )
-
-
-def _write_change(page: Page, change: TraceChange) -> None:
-    more = change.after_us - change.before_us
-    word = "new" if not change.before_us else "gone" if not change.after_us else ""
-    head = f"  {'+' if more > 0 else '-'}{time_text(abs(more))}"
-    times = word or f"{time_text(change.before_us)} to {time_text(change.after_us)}"
-    name = kernel_text(change.name, _LONGEST_NAME)
-    page.labelled(head, f"{name}: {times}", style="yellow" if more > 0 else "green")
+    for term in (*report.terms, step):
+        if term is step or max(abs(term.before_us), abs(term.after_us)) >= _LEAST_US:
+            page.labelled(
+                f"  {term.after_us - term.before_us:+,.1f} us",
+                f"{term.name}: {term.before_us:,.1f} us to {term.after_us:,.1f} us",
+                style="bold" if term is step else "",
+            )

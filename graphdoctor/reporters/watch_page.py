@@ -28,7 +28,7 @@ def line(now: WatchReport, before: WatchReport | None) -> str:
     """What happened since the report before, in one line."""
     calls = _since(now.calls, before.calls if before is not None else SampledCalls())
     counted = {
-        "wait": _total(now.waits) - (_total(before.waits) if before is not None else 0),
+        "wait": sum(now.waits.values()) - (sum(before.waits.values()) if before is not None else 0),
         "replay": now.replays - (before.replays if before is not None else 0),
         "capture": now.captures - (before.captures if before is not None else 0),
         "eager call": now.eager_calls - (before.eager_calls if before is not None else 0),
@@ -92,8 +92,8 @@ def _what_happened(report: WatchReport) -> list[str]:
     if calls.windows:
         seen = calls.seen_s / report.wall_s
         sentences.append(
-            f"It was looked at in {count_text(calls.windows, 'window')}, {_percent(seen)} of the"
-            f" time, which took at most {_percent(cost.share)} of it."
+            f"It was looked at in {count_text(calls.windows, 'window')}, {seen:.2%} of the"
+            f" time, which took at most {cost.share:.2%} of it."
         )
     elif cost.setup_s:
         sentences.append("It was too short for a window of CUPTI.")
@@ -209,10 +209,6 @@ def _allocations(now: WatchReport, before: WatchReport | None) -> list[str]:
     return [f"{_number(number / taken_s)} allocations/s"] if taken_s > 0 else []
 
 
-def _total(counts: Mapping[str, int]) -> int:
-    return sum(counts.values())
-
-
 def _rates(calls: SampledCalls) -> list[str]:
     """The rates of the windows between two lines; none where no window was due."""
     if not calls.windows:
@@ -266,10 +262,6 @@ def _number(value: float) -> str:
         scale = 10 ** (len(str(int(value))) - 3)
         return f"{round(value / scale) * scale:,}"
     return f"{value:.3g}"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.2%}"
 
 
 def _place(location: Location | None, base: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from graphdoctor.trace import Trace
 from graphdoctor.trace.arrays import About
-from graphdoctor.trace.explain.graphed_steps import _range, _Shrink, _speedup, factors_of
+from graphdoctor.trace.explain.graphed_steps import _range, _shrunk, _speedup, factors_of
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.values.figures import Range
 from graphdoctor.values.trace import TracePrediction
@@ -46,9 +46,8 @@ def test_of_another_profiler_nobody_knows_whether_it_slows_the_host_at_all() -> 
 def test_idle_time_is_shrunk_to_the_wall_time(
     wall: float | None, simulated: float, busy: float, time: float
 ) -> None:
-    shrink = _Shrink.to(wall, simulated, busy)
-    assert shrink.time(simulated) == pytest.approx(time)
-    assert shrink.time(busy) == shrink.time(busy - 5) == busy
+    found = _shrunk([simulated, busy, busy - 5], wall, simulated, busy)
+    assert found == pytest.approx([time, busy, busy])
 
 
 @pytest.mark.parametrize(

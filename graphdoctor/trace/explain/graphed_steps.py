@@ -204,11 +204,9 @@ def predict_from_trace(
     cases = _laid(replay, profile, factors)
     slack, count = 1 + abs(error), replay.steps
     busy = times.busy_ns / 1e3 / count
-    # Where no speed of the host alone gives the wall time, the idle part of simulated times is scaled to it.
-    idle = cases.eager[0].span_us / count - busy
-    scale = 1.0 if wall_us is None or idle <= 0 else max(0.0, wall_us - busy) / idle
+    likely_us = cases.eager[0].span_us / count
     eager, graph, waitless = (
-        [busy + max(0.0, case.span_us / count - busy) * scale for case in which]
+        _shrunk([case.span_us / count for case in which], wall_us, likely_us, busy)
         for which in (cases.eager, cases.graph, cases.waitless)
     )
     bounds = [max(busy, graph[0]), max(busy, min(graph) / slack), max(graph) * slack]
@@ -275,6 +273,15 @@ def _laid(replay: Replay, profile: DeviceProfile, factors: tuple[float, float, f
         tuple(laid[case] for case in cases),
         tuple(waitless[factor] for factor, _ in cases),
     )
+
+
+def _shrunk(
+    times_us: Sequence[float], wall_us: float | None, likely_us: float, busy_us: float
+) -> list[float]:
+    """Simulated times with less idle time, where no speed of the host alone gives the wall time."""
+    idle = likely_us - busy_us
+    scale = 1.0 if wall_us is None or idle <= 0 else max(0.0, wall_us - busy_us) / idle
+    return [busy_us + max(0.0, each - busy_us) * scale for each in times_us]
 
 
 def _speedup(eager: Sequence[float], graph: Sequence[float], slack: float, busy_us: float) -> Range:
