@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from graphdoctor.check.settings.schema import settings_schema
+from graphdoctor.check.settings.toml import settings_schema
 from graphdoctor.cli.explain import markdown
 from graphdoctor.operators import CONDITIONS, EFFECTS, OperatorFact, evidence_words, load_table
 from graphdoctor.reporters.plain_json import NOT_FINITE

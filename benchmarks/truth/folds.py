@@ -31,11 +31,10 @@ from graphdoctor.estimate.fitted import (
 )
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, load_profile
 from graphdoctor.estimate.hosts import on_host
-from graphdoctor.estimate.layout import Piece, work_of
 from graphdoctor.estimate.predict import graph_pieces
 from graphdoctor.estimate.ranges import ZERO
 from graphdoctor.estimate.timeline import eager_pieces
-from graphdoctor.estimate.two_lanes import Work
+from graphdoctor.estimate.two_lanes import Piece, Work, work_of
 
 Regions = Sequence[Sequence[int]]
 _GAPS = tuple(round(0.05 * number, 2) for number in range(21))

@@ -29,9 +29,14 @@ def compare(before: Reports, after: Reports, *, names: tuple[str, str]) -> Chang
     if len(before) == len(after) == 1:
         pairs = {next(iter(after)): (next(iter(before.values())), next(iter(after.values())))}
     targets = tuple(_target(name, *pair) for name, pair in pairs.items())
-    notes = _notes([*before.values()], [*after.values()])
-    differ = _differ("target", before, after) if len(pairs) == 1 else ()
-    return Changes(*names, targets, (*differ, *notes))
+    # What else differs between the sides, so that the change is not blamed for it.
+    notes = [*_differ("target", before, after)] if len(pairs) == 1 else []
+    for name, attribute in (("torch", "torch"), ("device", "device_name")):
+        old, new = (
+            {getattr(r.machine, attribute) for r in side.values()} for side in (before, after)
+        )
+        notes += _differ(name, old, new)
+    return Changes(*names, targets, tuple(notes))
 
 
 def _target(name: str, before: Report | None, after: Report | None) -> TargetChange:
@@ -214,13 +219,6 @@ def _is_more(was: Range, now: Range) -> bool | None:
     if now.low > was.high:
         return True
     return False if now.high < was.low else None
-
-
-def _notes(before: list[Report], after: list[Report]) -> Iterator[str]:
-    """What else differs between the sides, so that the change is not blamed for it."""
-    for name, attribute in (("torch", "torch"), ("device", "device_name")):
-        old, new = ({getattr(r.machine, attribute) for r in side} for side in (before, after))
-        yield from _differ(name, old, new)
 
 
 def _differ(name: str, before: Collection[str], after: Collection[str]) -> Iterator[str]:

@@ -162,7 +162,11 @@ def _checked(outcome: Outcome, baseline: Baseline, project: Project) -> CheckedT
         )
     before = baseline.figures_of(name, device=report.machine.device)
     breaches = [*beyond_budget(report, figures, outcome.target.budgets)]
-    breaches += _unexplained(report, before)
+    # A replay that is wrong although no rule says why must not pass for lack of a finding.
+    is_explained = any(finding.effect != "replay-is-slow" for finding in report.findings)
+    is_known = before is not None and before.verdict == "unsafe"
+    if report.verdict == "unsafe" and not is_explained and not is_known:
+        breaches.append(Breach("replay", report.reason, "verification"))
     if before is not None:
         breaches += beyond_baseline(figures, before.figures)
     caused = with_causes(
@@ -183,14 +187,6 @@ def _checked(outcome: Outcome, baseline: Baseline, project: Project) -> CheckedT
         improvements=tuple(improvements(figures, before.figures)) if before is not None else (),
         analysis_s=outcome.analysis_s,
     )
-
-
-def _unexplained(report: Report, before: Accepted | None) -> Iterator[Breach]:
-    """A replay that is wrong although no rule says why must not pass for lack of a finding."""
-    is_explained = any(finding.effect != "replay-is-slow" for finding in report.findings)
-    is_known = before is not None and before.verdict == "unsafe"
-    if report.verdict == "unsafe" and not is_explained and not is_known:
-        yield Breach("replay", report.reason, "verification")
 
 
 def _stale(

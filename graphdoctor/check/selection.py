@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -65,7 +65,11 @@ def unused_comments(results: Iterable[object]) -> list[str]:
             if one.kind != "unused" or key not in used:
                 targets.setdefault(one, []).append(report.target.name)
     ordered = sorted(targets, key=lambda one: (one.location.file, one.location.line, one.rule))
-    return [_note(one, targets[one]) for one in ordered]
+    return [
+        f"{one.location.file}:{one.location.line}: {one.message}"
+        + (f" in {first_of(targets[one], _NAMED)}" if one.kind == "unused" else "")
+        for one in ordered
+    ]
 
 
 def _used(report: Report) -> Iterable[tuple[str, int, str]]:
@@ -74,10 +78,3 @@ def _used(report: Report) -> Iterable[tuple[str, int, str]]:
             place = finding.suppressed.location
             for key in (finding.rule, finding.name):
                 yield place.file, place.line, key.lower()
-
-
-def _note(one: IdleComment, targets: Sequence[str]) -> str:
-    text = f"{one.location.file}:{one.location.line}: {one.message}"
-    if one.kind != "unused":
-        return text
-    return f"{text} in {first_of(targets, _NAMED)}"

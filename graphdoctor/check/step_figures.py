@@ -35,12 +35,14 @@ _EPSILON = 1e-9
 def figures_of(report: Report) -> Figures:
     """Whole numbers and one rounded share, equal for equal steps."""
     kept = captured_regions(report)
+    # The share of one step's launches in captured regions: of the iteration that has least.
+    shares = [_share(report, kept, iteration) for iteration in range(report.iterations)]
     is_whole = any(outcome.is_whole_step and _is_verified(outcome) for outcome in report.captures)
     return Figures(
         syncs=sum(finding.count for finding in report.findings if finding.rule in SYNC_RULES),
         launches=report.estimate.launches if report.estimate is not None else 0,
         graphs=1 if is_whole else len(kept),
-        coverage=1.0 if is_whole else round(_coverage(report, kept), _DIGITS),
+        coverage=1.0 if is_whole else round(min(shares, default=0.0), _DIGITS),
     )
 
 
@@ -48,12 +50,6 @@ def captured_regions(report: Report) -> list[Region]:
     """The regions that are worth a graph of their own and whose replay was verified."""
     good = {outcome.region for outcome in report.captures if _is_verified(outcome)}
     return [region for region in report.regions if region.worthwhile and region.name in good]
-
-
-def _coverage(report: Report, kept: list[Region]) -> float:
-    """The share of one step's launches in captured regions: of the iteration that has least."""
-    shares = [_share(report, kept, iteration) for iteration in range(report.iterations)]
-    return min(shares, default=0.0)
 
 
 def _share(report: Report, kept: list[Region], iteration: int) -> float:

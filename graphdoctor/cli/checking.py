@@ -183,7 +183,7 @@ def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
     ]
     if configured:
         return configured
-    from graphdoctor.check.discover import discover
+    from graphdoctor.check.template import discover
 
     inside = folder.resolve().is_relative_to(project.root)
     root = project.root if inside else folder.resolve()

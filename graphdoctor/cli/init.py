@@ -1,4 +1,4 @@
-"""`graphdoctor init`: a repository -> targets for its models, written into its settings."""
+"""`graphdoctor init` and `graphdoctor show-settings`: the first settings of a project, and those that hold."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.checking import of_notebooks
+from graphdoctor.cli.arguments import add_settings_arguments
+from graphdoctor.cli.checking import load_project, of_notebooks
 from graphdoctor.cli.output import show
 from graphdoctor.reporters.files import check_writable, save
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.escape import visible
 
 if TYPE_CHECKING:
-    from graphdoctor.check.discover import LoneFile
     from graphdoctor.check.settings.settings import TargetSettings
+    from graphdoctor.check.template import LoneFile
+
 
 _LONE_SHOWN = 5
 
@@ -45,8 +47,8 @@ class InitCommand:
     def run(self, args: argparse.Namespace) -> int:
         if not args.path.exists():
             raise UsageError(f"{args.path} does not exist")
-        from graphdoctor.check.discover import discover, lone_modules
         from graphdoctor.check.settings.toml import first_settings_toml
+        from graphdoctor.check.template import discover, lone_modules
 
         looked = args.path.resolve()
         here = Path.cwd() if looked.is_relative_to(Path.cwd()) else looked.parent
@@ -145,3 +147,40 @@ def _next_steps(path: Path, found: list[TargetSettings], lone: list[LoneFile]) -
         "`graphdoctor check` fails on what is new.",
     ]
     return "\n".join(lines) + "\n"
+
+
+FILES = ("graphdoctor.toml", "pyproject.toml")
+
+
+class ShowSettingsCommand:
+    """Print the settings that hold in this folder, as TOML, defaults included.
+
+    With --schema, a JSON schema of them, by which editors complete and check.
+    """
+
+    name = "show-settings"
+    help = "print the settings that hold here"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add_settings_arguments(parser)
+        parser.add_argument(
+            "--schema",
+            nargs="?",
+            const=FILES[0],
+            choices=FILES,
+            help=f"print the JSON schema of {FILES[0]} (the default) or of {FILES[1]} instead",
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        if args.schema is not None:
+            import json
+
+            from graphdoctor.check.settings.toml import settings_schema
+
+            show(json.dumps(settings_schema(args.schema), indent=2) + "\n")
+            return 0
+        from graphdoctor.check.settings.toml import settings_toml
+
+        project = load_project(args)
+        show(f"# from {project.source}\n{settings_toml(project.settings)}")
+        return 0

@@ -14,8 +14,8 @@ from msgspec import Struct
 from graphdoctor.estimate.costs import bandwidth_gb_s, transfer_us
 from graphdoctor.estimate.gpus import DeviceProfile, Figure
 from graphdoctor.estimate.kernels import launches_over
-from graphdoctor.estimate.layout import Piece
 from graphdoctor.estimate.ranges import ZERO
+from graphdoctor.estimate.two_lanes import Piece
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 
 

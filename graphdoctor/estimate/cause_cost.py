@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from graphdoctor.estimate.costs import is_transfer
 from graphdoctor.estimate.gpus import DeviceProfile
-from graphdoctor.estimate.layout import Piece, lay_out
 from graphdoctor.estimate.predict import corner_cases
 from graphdoctor.estimate.ranges import ZERO, around
 from graphdoctor.estimate.timeline import eager_pieces
+from graphdoctor.estimate.two_lanes import Piece, lay_out
 from graphdoctor.operators import waiting_backwards
 from graphdoctor.values.figures import Range
 from graphdoctor.values.finding import Finding

@@ -15,11 +15,10 @@ from msgspec.structs import replace
 
 from graphdoctor.estimate.calls import NO_CALLS, Calls, Regions, calling, handed_over
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level
-from graphdoctor.estimate.layout import Case, Piece, settled, taken_in_a_row, work_of
 from graphdoctor.estimate.predict import graph_pieces
 from graphdoctor.estimate.ranges import around, from_eager
 from graphdoctor.estimate.timeline import eager_pieces
-from graphdoctor.estimate.two_lanes import Work
+from graphdoctor.estimate.two_lanes import Case, Piece, Work, settled, taken_in_a_row, work_of
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration
 

@@ -12,7 +12,6 @@ from graphdoctor.estimate.costs import known_costs
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level, assumed_figures
 from graphdoctor.estimate.hosts import slowed
 from graphdoctor.estimate.kernels import launches
-from graphdoctor.estimate.layout import Case, Piece, lay_out, place
 from graphdoctor.estimate.network import network_notes, network_terms
 from graphdoctor.estimate.ranges import (
     BUSY,
@@ -25,6 +24,7 @@ from graphdoctor.estimate.ranges import (
     pooled_width,
 )
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
+from graphdoctor.estimate.two_lanes import Case, Piece, lay_out, place
 from graphdoctor.estimate.work import matrix_flops
 from graphdoctor.values.figures import Range
 from graphdoctor.values.lanes import CapturedWork, EagerOperator, Placement, StepLanes

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from graphdoctor.estimate.costs import bandwidth_gb_s, known_costs, transfer_us
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.kernels import launches
-from graphdoctor.estimate.layout import Piece
 from graphdoctor.estimate.network import exposed_us
 from graphdoctor.estimate.ranges import ZERO
+from graphdoctor.estimate.two_lanes import Piece
 from graphdoctor.operators import waiting_backwards
 from graphdoctor.values.figures import Range
 from graphdoctor.values.host_events import HostEvent

@@ -144,7 +144,10 @@ class _Asked:
 def _asked(described: Target, find: Find, device: AnyDevice) -> _Asked:
     with _on_device(described, device) as (placed, _):
         inputs = _inputs_of(placed)
-        plan = _plan_if_any(placed, inputs)
+        try:
+            plan = find_batch(placed, inputs)
+        except UsageError:  # its own functions know better how to make a batch
+            plan = None
         about = replace(placed, step=_nothing, fresh_inputs=Inputs, roots={}, close=_nothing)
         return _Asked(about, plan, find, device, shapes_of(inputs))
 
@@ -165,13 +168,6 @@ def _changed(placed: Target, state: Snapshot) -> _Changed:
 def _inputs_of(target: Target) -> Inputs:
     with user_code("making the inputs"):
         return target.fresh_inputs()
-
-
-def _plan_if_any(target: Target, inputs: Inputs) -> BatchPlan | None:
-    try:
-        return find_batch(target, inputs)
-    except UsageError:  # its own functions know better how to make a batch
-        return None
 
 
 def _described_shapes(target: Target, inputs: Inputs) -> Shapes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import Struct
@@ -134,26 +133,18 @@ def fails(severity: Severity, fail_on: FailOn) -> bool:
 
 def occurrences(check: Check, *, is_new: bool | None = None) -> list[Occurrence]:
     """The findings of all targets, worst first; one that several targets reach comes once."""
-    groups: dict[str, list[tuple[str, CheckedFinding]]] = {}
-    for name, checked in _findings(check):
-        groups.setdefault(checked.fingerprint, []).append((name, checked))
-    merged = [_merged(group) for group in groups.values()]
-    kept = [one for one in merged if is_new is None or one.checked.is_new == is_new]
-    return sorted(kept, key=_order)
-
-
-def _findings(check: Check) -> Iterator[tuple[str, CheckedFinding]]:
+    groups: dict[str, list[tuple[bool, int, str, CheckedFinding]]] = {}
     for target in check.targets:
-        for checked in target.findings:
-            yield target.name, checked
-
-
-def _merged(group: list[tuple[str, CheckedFinding]]) -> Occurrence:
-    """New where it is new for any target, and then as that target reports it."""
-    worst = min(
-        group, key=lambda pair: (not pair[1].is_new, SEVERITIES.index(pair[1].severity), pair[0])
-    )
-    return Occurrence(worst[1], tuple(sorted({name for name, _ in group})))
+        for one in target.findings:
+            # New where it is new for any target, and then as that target reports it.
+            ranked = (not one.is_new, SEVERITIES.index(one.severity), target.name, one)
+            groups.setdefault(one.fingerprint, []).append(ranked)
+    found = []
+    for group in groups.values():
+        *_, worst = min(group, key=lambda ranked: ranked[:3])
+        if is_new is None or worst.is_new == is_new:
+            found.append(Occurrence(worst, tuple(sorted({name for _, _, name, _ in group}))))
+    return sorted(found, key=_order)
 
 
 def _order(one: Occurrence) -> tuple[bool, int, str, int, str, str]:

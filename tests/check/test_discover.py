@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from graphdoctor.check.discover import discover, lone_modules, python_files
+from graphdoctor.check.template import discover, lone_modules, python_files
 from tests.support.checking import write
 
 DESCRIBED = "def graphdoctor_target(): ...\n"

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphdoctor.check.settings.files import load
-from graphdoctor.check.settings.schema import settings_schema
 from graphdoctor.check.settings.settings import Budgets, Settings, TargetSettings, parse
-from graphdoctor.check.settings.toml import settings_toml
+from graphdoctor.check.settings.toml import settings_schema, settings_toml
 from graphdoctor.cli import main
 from graphdoctor.values.errors import UsageError
 from tests.support.checking import write

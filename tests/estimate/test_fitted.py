@@ -18,9 +18,9 @@ from graphdoctor.estimate.fitted import (
     scaled_piece,
 )
 from graphdoctor.estimate.gpus import Figure, load_profile
-from graphdoctor.estimate.layout import lay_out
 from graphdoctor.estimate.ranges import PARTS_FROM_EAGER, SEGMENTS_FROM_EAGER, SPLIT_FROM_EAGER
 from graphdoctor.estimate.timeline import eager_pieces
+from graphdoctor.estimate.two_lanes import lay_out
 from graphdoctor.measure import wall_clock
 from graphdoctor.values.recording import Iteration
 from tests.support.builders import iteration, op, tensor

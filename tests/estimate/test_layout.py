@@ -6,8 +6,7 @@ import pytest
 from msgspec import structs
 
 from graphdoctor.estimate.gpus import Figure, load_profile
-from graphdoctor.estimate.layout import Case, Piece, lay_out, place, work_of
-from graphdoctor.estimate.two_lanes import run
+from graphdoctor.estimate.two_lanes import Case, Piece, lay_out, place, run, work_of
 from graphdoctor.values.figures import Range
 
 

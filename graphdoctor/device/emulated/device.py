@@ -12,9 +12,12 @@ import torch
 from graphdoctor.device.emulated.cuda import stand_in_for_cuda
 from graphdoctor.device.emulated.functions import LogicalFunctionMode
 from graphdoctor.device.emulated.graph import EmulatedGraph
-from graphdoctor.device.emulated.legacy import default_device_kept, stand_in_for_legacy_types
 from graphdoctor.device.emulated.logical import LocalRank, LogicalDevice
-from graphdoctor.device.emulated.methods import stand_in_for_methods
+from graphdoctor.device.emulated.methods import (
+    default_device_kept,
+    stand_in_for_legacy_types,
+    stand_in_for_methods,
+)
 from graphdoctor.device.emulated.process_groups import stand_in_for_process_groups
 from graphdoctor.device.emulated.shapes import Shapes
 from graphdoctor.device.emulated.stand_ins import (
@@ -37,7 +40,6 @@ from graphdoctor.device.observe.meeting import meeting_of_process
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.patches import Patches, hide_function_mode_from_python
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
-from graphdoctor.device.observe.tape import Tape
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.host_events import AssumedValue, ColdGroup, HostEvent, UnorderedWork
 
@@ -280,17 +282,13 @@ class EmulatedDevice:
 
     def state_was_read(self, state: torch.Tensor) -> None:
         """Tell a capture under way what the random generator's state is."""
-        if (tape := self._tape) is not None:
-            tape.host_draws.read_state(state)
+        if self.capturing is not None and self.capturing.tape is not None:
+            self.capturing.tape.host_draws.read_state(state)
 
     def state_was_set(self, state: torch.Tensor) -> None:
         """Tell a capture under way to what the random generator's state was set."""
-        if (tape := self._tape) is not None:
-            tape.host_draws.set_state(state)
-
-    @property
-    def _tape(self) -> Tape | None:
-        return self.capturing.tape if self.capturing is not None else None
+        if self.capturing is not None and self.capturing.tape is not None:
+            self.capturing.tape.host_draws.set_state(state)
 
     def attach(self, observer: Observer) -> None:
         """Let a capture observe, which ends by a call of its own, or never."""

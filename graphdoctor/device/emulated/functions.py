@@ -9,8 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 
-from graphdoctor.device.emulated.copies import MoveTo, copy_to
-from graphdoctor.device.emulated.logical import CPU, LogicalDevice, wants_cuda
+from graphdoctor.device.emulated.logical import CPU, LogicalDevice, MoveTo, copy_to, wants_cuda
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
 from graphdoctor.device.observe.operators import WholeCall
 from graphdoctor.device.observe.versions import torch_version
@@ -242,11 +241,6 @@ def whole_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Whol
         return None
 
 
-def _rms_norm(*args: object, **kwargs: object) -> WholeCall:
-    """aten/src/ATen/native/cuda/layer_norm_kernel.cu: backward, the input's gradient and the weight's."""
-    return WholeCall(1, 2)
-
-
 def _recurrent(given: torch.Tensor, second: Any, *args: Any, **kwargs: Any) -> WholeCall:
     """torch.lstm and the others take a padded batch, or the rows and the batch's size at each step."""
     packed = isinstance(second, torch.Tensor) and second.dim() == 1 and second.dtype is torch.long
@@ -260,6 +254,7 @@ def _recurrent(given: torch.Tensor, second: Any, *args: Any, **kwargs: Any) -> W
 
 
 _WHOLE: Mapping[Callable[..., Any], Callable[..., WholeCall]] = {
-    torch.rms_norm: _rms_norm,
+    # aten/src/ATen/native/cuda/layer_norm_kernel.cu: backward, the input's gradient and the weight's.
+    torch.rms_norm: lambda *args, **kwargs: WholeCall(1, 2),
     **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
 }

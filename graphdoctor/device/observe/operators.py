@@ -174,14 +174,12 @@ def tensors_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch
     return found
 
 
+@dataclass(slots=True, eq=False)
 class WholeCall:
     """A call that CUDA makes as one and a CPU build takes apart: kernels there, forward and backward."""
 
-    __slots__ = ("backward", "forward")
-
-    def __init__(self, forward: int, backward: int) -> None:
-        self.forward = forward
-        self.backward = backward
+    forward: int
+    backward: int
 
 
 class Call:

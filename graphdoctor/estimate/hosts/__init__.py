@@ -32,6 +32,16 @@ class HostProfile(Struct, frozen=True, forbid_unknown_fields=True):
     launches: Figure  # compiled code: launches of kernels and of graphs, the allocator
 
 
+# The costs of a host by the kind of work that they are.
+_COSTS = {
+    "python": ("module_call",),
+    "dispatcher": ("operator", "collective", "view", "library_call"),
+    "autograd": ("autograd", "backward_node", "gradient", "backward_pass"),
+    "optimizer": ("optimizer_foreach",),
+    "launches": ("allocation",),
+}
+
+
 def host_names() -> tuple[str, ...]:
     """The classes that `load_host` knows, in alphabetical order."""
     found = (entry.name for entry in files(__name__).iterdir())
@@ -102,6 +112,11 @@ def _on_server(profile: DeviceProfile) -> DeviceProfile:
 def _slowed_by(profile: DeviceProfile, host: HostProfile) -> DeviceProfile:
     costs, calls = profile.host_us, profile.call_us
     each = {name: _times(getattr(calls, name), host.python) for name in calls.__struct_fields__}
+    own = {
+        name: _times(getattr(costs, name), getattr(host, kind))
+        for kind, names in _COSTS.items()
+        for name in names
+    }
     return replace(
         profile,
         call_us=replace(calls, **each),
@@ -109,20 +124,7 @@ def _slowed_by(profile: DeviceProfile, host: HostProfile) -> DeviceProfile:
         launch_us=_times(profile.launch_us, host.launches),
         graph_launch_us=_times(profile.graph_launch_us, host.launches),
         graph_node_launch_us=_times(profile.graph_node_launch_us, host.launches),
-        host_us=replace(
-            costs,
-            module_call=_times(costs.module_call, host.python),
-            operator=_times(costs.operator, host.dispatcher),
-            collective=_times(costs.collective, host.dispatcher),
-            view=_times(costs.view, host.dispatcher),
-            library_call=_times(costs.library_call, host.dispatcher),
-            autograd=_times(costs.autograd, host.autograd),
-            backward_node=_times(costs.backward_node, host.autograd),
-            gradient=_times(costs.gradient, host.autograd),
-            backward_pass=_times(costs.backward_pass, host.autograd),
-            optimizer_foreach=_times(costs.optimizer_foreach, host.optimizer),
-            allocation=_times(costs.allocation, host.launches),
-        ),
+        host_us=replace(costs, **own),
     )
 
 
