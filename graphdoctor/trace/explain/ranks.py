@@ -32,7 +32,7 @@ from graphdoctor.trace.intervals import (
 )
 from graphdoctor.trace.join import launch_of
 from graphdoctor.values.figures import count_text
-from graphdoctor.values.trace import CollectiveWait, RankComparison, RankTime, TraceReport
+from graphdoctor.values.trace import CollectiveWait, GapCause, RankComparison, RankTime, TraceReport
 
 _MOST_SHIFT = 64  # collectives that one rank's profiler saw and another's did not, at an end
 _ALIKE = 0.95
@@ -313,12 +313,14 @@ def _idle(trace: Trace, windows: Sequence[Window]) -> tuple[str, str]:
     length = waiting.high_ns - waiting.low_ns
     phases = phases_of(trace, waiting.thread, (waiting.low_ns + waiting.high_ns) // 2)
     idle = int(length.sum())
-    text = ""
-    for cause in doings(trace, acted, 1, idle, 1).causes:
-        place = f" at {cause.location.file}:{cause.location.line}" if cause.location else ""
-        name = cause.name or "nothing that the profiler recorded"
-        text = f"; {cause.share:.0%} of that the host is in {name}{place}"
-    return _most(phases, length), text
+    causes = doings(trace, acted, 1, idle, 1).causes
+    return _most(phases, length), "".join(map(_cause, causes))
+
+
+def _cause(cause: GapCause) -> str:
+    place = f" at {cause.location.file}:{cause.location.line}" if cause.location else ""
+    name = cause.name or "nothing that the profiler recorded"
+    return f"; {cause.share:.0%} of that the host is in {name}{place}"
 
 
 def _most(phases: Sequence[str], time_ns: Ints) -> str:
