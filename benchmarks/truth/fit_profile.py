@@ -16,8 +16,8 @@ import numpy as np
 from trace_ops import TracedOp, traced_ops
 from trace_shapes import shapes_of
 
+from graphdoctor.estimate.costs import bytes_moved, matrix_flops
 from graphdoctor.estimate.kernels import kernel_kind
-from graphdoctor.estimate.work import bytes_moved, matrix_flops
 from graphdoctor.trace import Trace, read_trace
 from graphdoctor.trace.api import is_blocking, is_launch
 from graphdoctor.trace.explain.gaps import gaps

@@ -11,7 +11,7 @@ from graphdoctor.check.baseline import Key, keys_of
 from graphdoctor.check.relative_paths import RelativePaths
 from graphdoctor.check.step_figures import figures_of
 from graphdoctor.values.captures import Region
-from graphdoctor.values.diff import Changes, FigureChange, Moved, RegionChange, TargetChange
+from graphdoctor.values.check import Changes, FigureChange, Moved, RegionChange, TargetChange
 from graphdoctor.values.figures import Range, count_text, joined, ratio_range, time_range
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location

@@ -1,9 +1,10 @@
-"""Decide what is new or worse in the reports of targets, by baseline and settings, and the exit code."""
+"""Reports of targets, or saved checks -> what is new or worse, by baseline and settings, and the exit code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from msgspec.structs import asdict
 
@@ -20,6 +21,8 @@ from graphdoctor.check.step_figures import (
     improvements,
     with_causes,
 )
+from graphdoctor.reporters.files import read
+from graphdoctor.reporters.plain_json import parsed
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.check import (
     CHECK_SCHEMA_VERSION,
@@ -28,9 +31,11 @@ from graphdoctor.values.check import (
     CheckedFinding,
     CheckedTarget,
     Fault,
+    Shard,
     StaleEntry,
     fails,
 )
+from graphdoctor.values.errors import UsageError
 from graphdoctor.values.finding import Finding, severity_of
 from graphdoctor.values.report import Report
 
@@ -244,3 +249,57 @@ def _notes(outcomes: Sequence[Outcome], baseline: Baseline) -> Iterator[str]:
 def _release(version: str) -> str:
     """2.13.0 of 2.13.0+cpu: the build does not change which operators run."""
     return version.partition("+")[0]
+
+
+def read_checks(paths: Sequence[Path]) -> dict[str, Check]:
+    """By the names of the files. Raises UsageError, also where a share of a check is missing."""
+    checks = {str(path): parsed(read(path, ""), Check, name=str(path)) for path in paths}
+    for name, check in checks.items():
+        if check.tool_version != graphdoctor.__version__:
+            raise UsageError(
+                f"{name} was written by graphdoctor {check.tool_version}, and this is"
+                f" {graphdoctor.__version__}: check again with one version"
+            )
+    _check_whole({name: check.shard for name, check in checks.items()})
+    return checks
+
+
+def outcomes_of(checks: dict[str, Check], project: Project) -> tuple[list[Outcome], bool]:
+    """Each target's, in the order of the settings, and whether none of the settings' is missing.
+
+    Raises UsageError where two files have a target of one name.
+    """
+    known = {target.name: target for target in project.settings.targets}
+    found: dict[str, Outcome] = {}
+    of_file: dict[str, str] = {}
+    for name, one in ((name, one) for name, check in checks.items() for one in check.targets):
+        if one.name in found:
+            raise UsageError(
+                f"the target {one.name!r} is both in {of_file[one.name]} and in {name}"
+            )
+        of_file[one.name] = name
+        result = one.report or one.fault
+        if result is None:
+            raise UsageError(f"{name} has neither a report nor a fault of the target {one.name!r}")
+        settings = known.get(one.name) or TargetSettings(one.name, one.path or one.name)
+        found[one.name] = Outcome(settings, result)
+    in_order = [*(name for name in known if name in found), *sorted(found.keys() - known.keys())]
+    return [found[name] for name in in_order], bool(known) and known.keys() <= found.keys()
+
+
+def _check_whole(shards: dict[str, Shard | None]) -> None:
+    """A share that is missing must not pass as one that found nothing."""
+    there = {name: shard for name, shard in shards.items() if shard is not None}
+    if not there:
+        return
+    first = next(iter(there.values()))
+    for name, shard in there.items():
+        if (shard.count, shard.of) != (first.count, first.of):
+            raise UsageError(f"{name} is a share of another check than {next(iter(there))}")
+    numbers = [shard.number for shard in there.values()]
+    missing = sorted({*range(1, first.count + 1)} - {*numbers})
+    if missing:
+        named = ", ".join(f"{number}/{first.count}" for number in missing)
+        raise UsageError(f"the check is not whole: of its shards, {named} is missing")
+    if len(numbers) > first.count:
+        raise UsageError("a shard of the check is there twice")

@@ -18,8 +18,7 @@ from graphdoctor.check.relative_paths import RelativePaths, is_inside
 from graphdoctor.check.settings.files import Project
 from graphdoctor.check.settings.settings import Settings, TargetSettings
 from graphdoctor.device.processes.forked import run_forked
-from graphdoctor.device.processes.fresh import fresh_processes
-from graphdoctor.device.processes.process import Ended
+from graphdoctor.device.processes.process import Ended, fresh_processes
 from graphdoctor.reporters.plain_json import parsed, written
 from graphdoctor.values.check import Fault, FaultKind
 from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError, UsageError, UserCodeError

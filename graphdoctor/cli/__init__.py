@@ -15,12 +15,11 @@ from graphdoctor.cli.audit import AuditCommand
 from graphdoctor.cli.calibrate import CalibrateCommand
 from graphdoctor.cli.check import BaselineCommand, CheckCommand, MergeCommand
 from graphdoctor.cli.completion import CompletionCommand, answer_shell
-from graphdoctor.cli.diff import DiffCommand
 from graphdoctor.cli.explain import ExplainCommand, RulesCommand
 from graphdoctor.cli.init import InitCommand, ShowSettingsCommand
 from graphdoctor.cli.output import ReaderGone
 from graphdoctor.cli.run import RunCommand
-from graphdoctor.cli.saved import ReportCommand, ViewCommand
+from graphdoctor.cli.saved import DiffCommand, ReportCommand, ViewCommand
 from graphdoctor.cli.sweep import SweepCommand
 from graphdoctor.cli.trace import TraceCommand
 from graphdoctor.cli.watch import WatchCommand

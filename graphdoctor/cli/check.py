@@ -197,8 +197,7 @@ class MergeCommand:
     def run(self, args: argparse.Namespace) -> int:
         check_reports_writable(args)
         from graphdoctor.check.baseline import read
-        from graphdoctor.check.gate import gate
-        from graphdoctor.check.saved_checks import outcomes_of, read_checks
+        from graphdoctor.check.gate import gate, outcomes_of, read_checks
 
         project = load_project(args)
         accepted = read(project.baseline_path)
@@ -273,7 +272,7 @@ def _outcomes(args: argparse.Namespace, project: Project) -> tuple[list[Outcome]
         raise UsageError(
             f"--from takes every target of the saved checks: leave {args.paths[0]} out"
         )
-    from graphdoctor.check.saved_checks import outcomes_of, read_checks
+    from graphdoctor.check.gate import outcomes_of, read_checks
 
     return outcomes_of(read_checks(args.saved), project)
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from graphdoctor.estimate.calls import NO_CALLS, Calls, Regions, calling, handed_over
-from graphdoctor.estimate.costs import known_costs
+from graphdoctor.estimate.costs import known_costs, matrix_flops
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level, assumed_figures
 from graphdoctor.estimate.hosts import slowed
 from graphdoctor.estimate.kernels import launches
@@ -25,7 +25,6 @@ from graphdoctor.estimate.ranges import (
 )
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
 from graphdoctor.estimate.two_lanes import Case, Piece, lay_out, place
-from graphdoctor.estimate.work import matrix_flops
 from graphdoctor.values.figures import Range
 from graphdoctor.values.lanes import CapturedWork, EagerOperator, Placement, StepLanes
 from graphdoctor.values.recording import Iteration, Op, TensorUse

@@ -8,7 +8,7 @@ from graphdoctor.reporters.check.markdown import code, escaped, fitted
 from graphdoctor.reporters.check.wording import title
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
-from graphdoctor.values.diff import Changes, FigureChange, TargetChange
+from graphdoctor.values.check import Changes, FigureChange, TargetChange
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import place_text

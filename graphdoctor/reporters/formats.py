@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 if TYPE_CHECKING:
     from graphdoctor.reporters.look import Look
     from graphdoctor.values.audited import AuditReport
-    from graphdoctor.values.check import Check
-    from graphdoctor.values.diff import Changes
+    from graphdoctor.values.check import Changes, Check
     from graphdoctor.values.program import ProgramReport
     from graphdoctor.values.report import Report
     from graphdoctor.values.sweep import Sweep

@@ -11,8 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from graphdoctor.device.open import AnyDevice, open_device
-from graphdoctor.device.processes.fresh import FreshProcesses, fresh_processes
-from graphdoctor.device.processes.process import Ended
+from graphdoctor.device.processes.process import Ended, FreshProcesses, fresh_processes
 from graphdoctor.estimate import Observed
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.record import prepare

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from graphdoctor.device.observe.meeting import Meeting
-from graphdoctor.device.processes.fresh import FreshProcesses
+from graphdoctor.device.processes.process import FreshProcesses
 from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.estimate import Observed, Regions, estimate
 from graphdoctor.estimate.gpus import DeviceProfile

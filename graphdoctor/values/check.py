@@ -1,4 +1,4 @@
-"""The values of a check of several targets: what is new, known or worse; plain data, no torch."""
+"""The values of a check of several targets, and of a comparison of reports; plain data, no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Literal
 from msgspec import Struct
 
 from graphdoctor.values.finding import SEVERITIES, Finding, Severity
-from graphdoctor.values.report import Report
+from graphdoctor.values.locations import Location
+from graphdoctor.values.report import Report, Verdict
 
 CHECK_SCHEMA_VERSION = 1
 
@@ -157,3 +158,53 @@ def _order(one: Occurrence) -> tuple[bool, int, str, int, str, str]:
         checked.finding.rule,
         checked.fingerprint,
     )
+
+
+class Moved(Struct, frozen=True):
+    """A finding whose code is the same on another line."""
+
+    finding: Finding
+    before: Location
+
+
+class RegionChange(Struct, frozen=True):
+    """What became of a region; names are those of the report that has it."""
+
+    kind: Literal["grown", "shrunk", "split", "merged", "lost", "new"]
+    text: str
+
+
+class FigureChange(Struct, frozen=True):
+    """A figure in words; `is_better` is None where the change is neither."""
+
+    name: str
+    before: str
+    after: str
+    is_better: bool | None
+
+
+class TargetChange(Struct, frozen=True):
+    """One target before and after. A target that one side lacks has no verdict there."""
+
+    name: str
+    before: Verdict | None
+    after: Verdict | None
+    new: tuple[Finding, ...] = ()
+    gone: tuple[Finding, ...] = ()
+    moved: tuple[Moved, ...] = ()
+    regions: tuple[RegionChange, ...] = ()
+    figures: tuple[FigureChange, ...] = ()
+
+    @property
+    def is_same(self) -> bool:
+        parts = (self.new, self.gone, self.moved, self.regions, self.figures)
+        return self.before == self.after and not any(parts)
+
+
+class Changes(Struct, frozen=True):
+    """All targets of both sides, by name; `before` and `after` are what the sides are called."""
+
+    before: str
+    after: str
+    targets: tuple[TargetChange, ...]
+    notes: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from graphdoctor.cli import main
 from graphdoctor.reporters.formats import names_of, written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.captures import Region
-from graphdoctor.values.diff import TargetChange
+from graphdoctor.values.check import TargetChange
 from graphdoctor.values.figures import Range
 from graphdoctor.values.report import Report
 from tests.support.checking import HOSTILE, checked, finding, report

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from graphdoctor.check.gate import Outcome, gate
+from graphdoctor.check.gate import Outcome, gate, outcomes_of, read_checks
 from graphdoctor.check.narrow import shard_of, share
-from graphdoctor.check.saved_checks import outcomes_of, read_checks
 from graphdoctor.check.settings.settings import TargetSettings
 from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look

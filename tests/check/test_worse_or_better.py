@@ -10,8 +10,7 @@ import pytest
 from graphdoctor.check.compare import compare
 from graphdoctor.check.settings.settings import Budgets
 from graphdoctor.check.step_figures import beyond_baseline, beyond_budget, improvements
-from graphdoctor.values.check import Figures
-from graphdoctor.values.diff import FigureChange
+from graphdoctor.values.check import FigureChange, Figures
 from graphdoctor.values.figures import Range
 from graphdoctor.values.report import Report
 from graphdoctor.values.speed import Estimate

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from graphdoctor.device.observe import versions
+from graphdoctor.device.observe import host_calls
 from tests.support.emulated import captured, device
 
 __all__ = ["device"]
@@ -138,9 +138,9 @@ def test_the_state_of_the_same_seed_is_captured_since_2_10(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = torch.randn(4, 4, device="cuda")
-    monkeypatch.setattr(versions, "torch_version", lambda: (2, 10))
+    monkeypatch.setattr(host_calls, "torch_version", lambda: (2, 10))
     captured(lambda: (RNG_STATE[name](x), x + 1))
-    monkeypatch.setattr(versions, "torch_version", lambda: (2, 9))
+    monkeypatch.setattr(host_calls, "torch_version", lambda: (2, 9))
     assert "during CUDA graph capture" in refusal(lambda: RNG_STATE[name](x))
     assert_usable(x)
 
@@ -155,9 +155,9 @@ def test_pageable_memory_is_copied_unblocked_only_before_2_11(
         into, source = (x, host) if way == "to the device" else (host, x)
         into.copy_(source, non_blocking=True)
 
-    monkeypatch.setattr(versions, "torch_version", lambda: (2, 11))
+    monkeypatch.setattr(host_calls, "torch_version", lambda: (2, 11))
     assert PINNED_ONLY in refusal(body)
-    monkeypatch.setattr(versions, "torch_version", lambda: (2, 10))
+    monkeypatch.setattr(host_calls, "torch_version", lambda: (2, 10))
     captured(body)
 
 

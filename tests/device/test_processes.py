@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from graphdoctor.device.processes.forked import run_forked
-from graphdoctor.device.processes.fresh import fresh_processes
-from graphdoctor.device.processes.process import Ended
+from graphdoctor.device.processes.process import Ended, fresh_processes
 from graphdoctor.values.errors import GraphDoctorError
 
 WORK = "tests.support.jobs"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from graphdoctor.estimate import estimate
+from graphdoctor.estimate.costs import bytes_moved
 from graphdoctor.estimate.fusion import fused, with_fusion
 from graphdoctor.estimate.gpus import load_profile
-from graphdoctor.estimate.work import bytes_moved
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration, Op
 from tests.support.builders import iteration, op, tensor

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from graphdoctor.estimate import Calls, estimate, launches, op_cost, saving_us
-from graphdoctor.estimate.costs import KnownCosts
+from graphdoctor.estimate.costs import KnownCosts, bytes_moved
 from graphdoctor.estimate.gpus import load_profile, profile_names
 from graphdoctor.estimate.predict import corners
-from graphdoctor.estimate.work import bytes_moved
 from graphdoctor.values.figures import Range
 from graphdoctor.values.host_events import Sync
 from graphdoctor.values.recording import Iteration, Leaf, Op, TensorUse

@@ -8,15 +8,15 @@ from msgspec.structs import replace
 from torch.utils.flop_counter import flop_registry
 
 from graphdoctor.estimate import launches
-from graphdoctor.estimate.kernels import KERNELS, kernel_kind, usual_count
-from graphdoctor.estimate.products import PRODUCTS
-from graphdoctor.estimate.work import (
+from graphdoctor.estimate.costs import (
     bytes_moved,
     longest_block_us,
     matrix_flops,
     touched_bytes,
     walked_us,
 )
+from graphdoctor.estimate.kernels import KERNELS, kernel_kind, usual_count
+from graphdoctor.estimate.products import PRODUCTS
 from graphdoctor.values.recording import Arg, Op, TensorUse
 from tests.support.builders import op, tensor
 

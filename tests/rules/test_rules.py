@@ -13,7 +13,7 @@ import pytest
 
 import graphdoctor.rules
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.device.observe.versions import captures_rng_state
+from graphdoctor.device.observe.host_calls import captures_rng_state
 from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.record.place import place
 from graphdoctor.rules import ALL_RULES

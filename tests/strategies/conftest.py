@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.device.processes import fresh
+from graphdoctor.device.processes import process
 from tests.support import warm
 from tests.support.emulated import one_thread
 
@@ -24,4 +24,4 @@ def device() -> Iterator[EmulatedDevice]:
 
 @pytest.fixture(autouse=True)
 def _processes_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "command", warm.job)
+    monkeypatch.setattr(process, "command", warm.job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphdoctor.values.diff import FigureChange, RegionChange, TargetChange
+from graphdoctor.values.check import FigureChange, RegionChange, TargetChange
 from graphdoctor.values.report import Verdict
 from tests.support.checking import finding
 

@@ -11,8 +11,8 @@ from torch.utils import _device as default_device
 
 from graphdoctor.device.emulated.logical import CPU, LogicalDevice, MoveTo, copy_to, wants_cuda
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
+from graphdoctor.device.observe.host_calls import torch_version
 from graphdoctor.device.observe.operators import WholeCall
-from graphdoctor.device.observe.versions import torch_version
 from graphdoctor.values.host_events import AttentionDropout, PinnedAllocation
 
 _PARSE_TO = torch._C._nn._parse_to

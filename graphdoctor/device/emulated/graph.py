@@ -17,6 +17,7 @@ from graphdoctor.device.emulated.streams import (
     StreamingDevice,
     StreamOrder,
 )
+from graphdoctor.device.observe.host_calls import refuses_pageable_copies
 from graphdoctor.device.observe.interpreter import no_collection
 from graphdoctor.device.observe.operators import Call, Observer, written_tensors
 from graphdoctor.device.observe.storages import (
@@ -28,7 +29,6 @@ from graphdoctor.device.observe.storages import (
     use_of,
 )
 from graphdoctor.device.observe.tape import Tape
-from graphdoctor.device.observe.versions import refuses_pageable_copies
 from graphdoctor.operators import fact_about, load_table
 from graphdoctor.operators.table import WAITING_NODES
 from graphdoctor.target.frames import locate

@@ -24,7 +24,7 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 
 from graphdoctor.device.open import open_device
-from graphdoctor.device.processes.fresh import FreshProcesses, fresh_processes
+from graphdoctor.device.processes.process import FreshProcesses, fresh_processes
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.calls.tally import Tallied, around_steps, kept_tallies
 from graphdoctor.graphs.capturable import make_capturable
