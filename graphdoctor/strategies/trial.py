@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.estimate import Observed
+from graphdoctor.estimate.costs import matrix_flops
 from graphdoctor.estimate.gpus import DeviceProfile
-from graphdoctor.estimate.work import matrix_flops
 from graphdoctor.graphs.cause import in_words, is_refusal, location_of, true_cause
 from graphdoctor.graphs.compare import Gap, is_as_far, is_noise
 from graphdoctor.graphs.cost import Cost, Meter

@@ -26,7 +26,7 @@ _VIEWED = "`graphdoctor report {0}` and `graphdoctor view {0}` show it"
 
 # Some keys that only they have. A report comes last, since the others have several of its keys.
 _KINDS: tuple[tuple[frozenset[str], SavedKind], ...] = (
-    (frozenset({"kind", "schema_version"}),
+    (frozenset({"kind"}),
      SavedKind("check", "what `graphdoctor check` saved", _VIEWED)),
     (frozenset({"ending", "steps"}), SavedKind("run", "what `graphdoctor run` saved", _VIEWED)),
     (frozenset({"rows", "end", "tool_version"}),
