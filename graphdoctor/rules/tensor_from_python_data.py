@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.advice import ELEMENT, STACK, for_python_data
 from graphdoctor.rules.causes.draws import for_drawn_copy
 from graphdoctor.rules.causes.edits import filled, stacked
 from graphdoctor.rules.causes.reads import transfers
+from graphdoctor.rules.causes.source import statement_at, targets_of
 from graphdoctor.rules.causes.words import tensor_words
-from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.rules.rule import MEASURED, NO_CURE, Hit, RecordingRule, at_op
+from graphdoctor.source.trees import calls_in, last_name, scope_at
 from graphdoctor.values.finding import Cure
+from graphdoctor.values.locations import Location, is_library
 from graphdoctor.values.recording import Recording
 
 
@@ -52,7 +56,8 @@ class TensorFromPythonData(RecordingRule):
                     fix = for_drawn_copy(place) or for_python_data(transfer.op, iteration)
                     edit = {STACK: stacked, ELEMENT: filled}.get(fix)
                     edits = edit(place) if edit is not None else ()
-                    yield at_op(iteration.index, transfer.op, message, cure=Cure(fix, edits=edits))
+                    cure = Cure(fix, edits=edits) if fix else _as_buffer(place)
+                    yield at_op(iteration.index, transfer.op, message, cure=cure)
 
     @staticmethod
     def bad() -> object:
@@ -74,3 +79,49 @@ class TensorFromPythonData(RecordingRule):
             return x * weights
 
         return step, (torch.randn(8, 3, device="cuda"),)
+
+
+_BUILDING = frozenset({"as_tensor", "FloatTensor", "LongTensor", "tensor", "Tensor"})
+
+
+def _as_buffer(place: Location | None) -> Cure:
+    """A tensor of constants in a method of the user's, as a buffer of the module; no cure of other tensors."""
+    if place is None or is_library(place.file):
+        return NO_CURE
+    statement, scope = statement_at(place.file, place.line), scope_at(place.file, place.line)
+    is_method = isinstance(scope, ast.FunctionDef) and [a.arg for a in scope.args.args[:1]] == [
+        "self"
+    ]
+    if not is_method or not isinstance(statement, ast.Assign | ast.Return | ast.AugAssign):
+        return NO_CURE
+    found = [call for call in calls_in(statement) if last_name(call.func) in _BUILDING]
+    if len(found) != 1 or not all(map(_is_literal, found[0].args)):
+        return NO_CURE
+    (call,) = found
+    moves = (
+        each for each in calls_in(statement)
+        if isinstance(each.func, ast.Attribute)
+        and each.func.value is call
+        and each.func.attr in ("to", "cuda")
+    )  # fmt: skip
+    old = ast.unparse(next(moves, call))
+    given = [*call.args, *(each for each in call.keywords if each.arg != "device")]
+    made = f"{ast.unparse(call.func)}({', '.join(map(ast.unparse, given))})"
+    is_whole = isinstance(statement, ast.Assign) and old == ast.unparse(statement.value)
+    name = next(iter(targets_of(statement)), "") if is_whole else ""
+    name = name if name.isidentifier() else "constant"
+    return Cure(
+        f"Build the tensor once, as a buffer, which moves with the module. Then use it on line {statement.lineno}:",
+        (
+            f'self.register_buffer("{name}", {made}, persistent=False)  # in `__init__`',
+            f"{ast.unparse(statement).replace(old, f'self.{name}')}  # line {statement.lineno}",
+        ),
+    )
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except ValueError:
+        return False
+    return True

@@ -56,6 +56,19 @@ def test_the_indices_of_a_module_s_mask_are_computed_in_its_init() -> None:
     assert used.startswith("return x[self.mask_indices] * 2  # line ")
 
 
+class AttentionOnce(Attention):
+    def forward(self, x):
+        adj = self.adj
+        if not hasattr(self, "edge"):
+            self.edge = adj.nonzero().t()
+        edge = self.edge
+        return x.index_select(0, edge[0])
+
+
+def test_a_search_that_is_kept_in_the_module_is_no_finding() -> None:
+    assert not diagnosed(lambda: (AttentionOnce(), (torch.randn(8, 4, device="cuda"),))).findings
+
+
 MASKED = [
     ("return values[mask].sum()", "return torch.where(mask, values, 0).sum()"),
     ("return values[mask].mean()", "return torch.where(mask, values, 0).sum() / mask.sum()"),
