@@ -327,7 +327,7 @@ def _notes(watch: Watch) -> Iterator[str]:
     for left, usual in watch.short_batches:
         yield (
             f"The last batch of a DataLoader has {left} of {usual} samples, and the static inputs of a graph have"
-            " one shape. Pass `drop_last=True`, or run the last batch eagerly, as `graphdoctor.capture` does."
+            " one shape. `graphdoctor.capture` runs that batch eagerly. If you capture by hand, pass `drop_last=True`."
         )
     by_hand = watch.updates_by_hand
     for line, count in by_hand:

@@ -170,7 +170,7 @@ def _write_table(page: Page, report: ProgramReport) -> None:
         page.line((f"     {'whole program':<{first + 2 + width + 18}}  {whole}", "bold"))
     meanings = [f"{word}: {meaning}" for word, meaning in _MEANINGS.items() if word in verdicts]
     if any(_left(step) or step.cured for step in report.steps):
-        meanings.append("error: prevents CUDA graphs, and changes nothing in eager")
+        meanings.append("error: prevents a CUDA graph, and is no fault of the eager program")
     if columns:
         none = " (none: no faster graph)" if "none" in now else ""
         meanings.append(f"now: speedup of the code as it is, see --all{none}")

@@ -49,6 +49,8 @@ def _changed(file: str, tree: ast.Module) -> dict[int, str]:
     for made in _passed(tree):
         inserted.setdefault(made.lineno, []).append((made.col_offset, "lambda x: "))
         insert(made, '(x).to("cuda")', 0)
+    for module in _called_at_once(tree):
+        insert(module, '.to("cuda")', 0)
     for call in _outside_modules(tree):
         name = last_name(call.func)
         is_torch = isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "torch"
@@ -76,6 +78,16 @@ def _passed(tree: ast.Module) -> Iterator[ast.Attribute]:
         for each in call.args:
             if isinstance(each, ast.Attribute) and last_name(each) in _MAKE_ON_CPU:
                 yield each
+
+
+def _called_at_once(tree: ast.Module) -> Iterator[ast.Call]:
+    """`nn.Linear(8, 8)` of `nn.Linear(8, 8)(x)`, which no model holds; a loss has nothing to move."""
+    for call in calls_in(tree):
+        made = call.func
+        if isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute):
+            name, package = made.func.attr, ast.unparse(made.func.value)
+            if package in ("nn", "torch.nn") and not name.endswith("Loss"):
+                yield made
 
 
 def _outside_modules(node: ast.AST) -> Iterator[ast.Call]:

@@ -288,7 +288,7 @@ def test_suppressed_findings_are_counted_and_shown_with_all() -> None:
     assert everything.index("Suppressed \u2500") < everything.index("GD101 host-read models/branch")
     assert "capture fails: known since May" in everything.replace("\n  ", " ")
     nothing_else = render(change(report, findings=(known,)), Look(base=BASE))
-    assert "\n1 suppressed. The runs used an emulated GPU; this command needs none." in nothing_else
+    assert "\n1 suppressed. The runs used an emulated GPU; no real one is needed." in nothing_else
 
 
 def test_why_is_for_all() -> None:

@@ -25,7 +25,7 @@ class Net(torch.nn.Module):
         self.scale = torch.nn.Parameter(torch.ones(3))
         self.layer = torch.nn.Linear(3, 1)
     def forward(self, x):
-        return self.layer(x * self.scale) + torch.arange(1)
+        return self.layer(torch.nn.LayerNorm(3)(x * self.scale)) + torch.arange(1)
 
 def batch(rows):
     x, y = map(torch.FloatTensor, rows)
@@ -45,7 +45,7 @@ for i, (z,) in enumerate(loader):
     print(loss.detach().numpy(), torch.zeros(1, device="cpu"))
 """
 MOVED = {
-    17: 'return self.layer(x * self.scale) + torch.arange(1, device="cuda")',
+    17: 'return self.layer(torch.nn.LayerNorm(3).to("cuda")(x * self.scale)) + torch.arange(1, device="cuda")',
     20: 'x, y = map(lambda x: torch.FloatTensor(x).to("cuda"), rows)',
     22: 'rows[1], device="cuda")]).mean(0)',
     26: 'loader = DataLoader(TensorDataset(torch.randn(24, 3, device="cuda")), batch_size=2)',

@@ -26,7 +26,7 @@ from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Report, Verdict
 from graphdoctor.values.speed import NO_STRATEGY, Estimate, Measurement, StrategyOutcome
 
-EMULATED = "The runs used an emulated GPU; this command needs none."
+EMULATED = "The runs used an emulated GPU; no real one is needed."
 WHOLE = "whole"  # the strategy whose gain is that of the graph that was captured
 VERDICTS: dict[Verdict, tuple[str, str]] = {
     "safe": ("SAFE", "bold green"),

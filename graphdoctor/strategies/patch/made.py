@@ -33,7 +33,10 @@ _FAILED = ("raised", "interrupted")
 _SHAPES_PLAIN = (
     "The captured step runs a batch of another shape, such as a shorter last one, eagerly."
 )
-_SHAPES = f"{_SHAPES_PLAIN} If the shape repeats, it gets a second graph. Its results are copies, which you may keep."
+_SHAPES = (
+    f"{_SHAPES_PLAIN} If the shape repeats, it gets a second graph. It follows a learning rate that changes. Its"
+    " results are copies, which you may keep."
+)
 _TIMED_RUNS = 3  # of each, in turns
 
 
