@@ -383,9 +383,10 @@ def _gains_now(step: ProgramStep) -> bool:
 def _patch_notes(patch: Patch, before: Sequence[str]) -> Iterator[Note]:
     """`before`: rules whose errors are in the lines of the change, and are fixed first."""
     if before:
-        fixes = f"{'fix' if len(before) == 1 else 'fixes'} of {joined(before)}"
         yield Note(
-            "note", f"These are the lines before the {fixes} below. fix.diff has the fixed lines."
+            "note",
+            f"First fix {joined(before)} in your file, as shown below: `--diff` then writes this"
+            " change with the fixed lines.",
         )
     if patch.status == "same results":
         yield Note("tried", patch.tried)
