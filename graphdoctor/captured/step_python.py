@@ -11,7 +11,7 @@ import ast
 import copy
 import dis
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -136,12 +136,15 @@ class CodeSeen:
         every = (
             c for c in self.codes | self.reached if is_derived or not is_machinery(c.co_filename)
         )
-        return not self.is_complete or any(_mentions(code, frozenset({name})) for code in every)
+        return self._may_mention(name, every)
 
     def reads_gradients(self) -> bool:
         """Whether the user's or torch's code may read gradients of tensors."""
         every = (c for c in self.codes | self.reached if not is_own(c.co_filename))
-        return not self.is_complete or any(_mentions(code, frozenset({"grad"})) for code in every)
+        return self._may_mention("grad", every)
+
+    def _may_mention(self, name: str, codes: Iterable[CodeType]) -> bool:
+        return not self.is_complete or any(_mentions(code, frozenset({name})) for code in codes)
 
     def copies_unblocked(self) -> bool:
         """Whether the user's code copies with `non_blocking`, and so minds when it writes to pinned memory."""

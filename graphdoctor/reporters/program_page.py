@@ -201,8 +201,7 @@ def figure_now(step: ProgramStep) -> str:
         return ""
     if step.report.verdict == "unknown":
         return "unknown"
-    now = now_of(step.report)
-    return "none" if now.text.startswith("none") else _figure(now.speedup)
+    return "none" if now_of(step.report).is_none else _figure(_speedup_now(step))
 
 
 def figure_fixed(step: ProgramStep) -> str:
@@ -211,13 +210,17 @@ def figure_fixed(step: ProgramStep) -> str:
     return "none" if speedup is not None and speedup < SMALLEST_GAIN else _figure(speedup)
 
 
-def _speedup_fixed(step: ProgramStep) -> float | None:
-    if step.report is None:
+def _speedup_now(step: ProgramStep) -> float | None:
+    if step.report is None or step.report.verdict == "unknown":
         return None
-    if errors_of(step.report):
-        fixed = fixed_of(step.report)
-        return fixed.mid if fixed is not None else None
-    return now_of(step.report).speedup if step.report.verdict != "unknown" else None
+    return now_of(step.report).speedup
+
+
+def _speedup_fixed(step: ProgramStep) -> float | None:
+    if step.report is None or not errors_of(step.report):
+        return _speedup_now(step)
+    fixed = fixed_of(step.report)
+    return fixed.mid if fixed is not None else None
 
 
 def _figure(speedup: float | None) -> str:
@@ -228,11 +231,7 @@ def _of_program(report: ProgramReport) -> str:
     """The speedups of the whole program, if its time is shared as it was here; "" without any."""
     if report.is_on_cpu:
         return ""
-    now = [
-        now_of(step.report).speedup if step.report and step.report.verdict != "unknown" else None
-        for step in report.steps
-    ]
-    fixed = [*map(_speedup_fixed, report.steps)]
+    now, fixed = [*map(_speedup_now, report.steps)], [*map(_speedup_fixed, report.steps)]
     if not any((*now, *fixed)):
         return ""
     total = max(1.0, sum(step.share for step in report.steps))
@@ -334,12 +333,8 @@ def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
         title, headline = f"change (step {changes[0][0]})", changes[0][1]
     else:
         title, headline = "change", "; ".join(headlines) or "left out"
-    before = {
-        one
-        for step in report.steps
-        for one in _refused(step, _left(step))
-        if patch.status == "not tried"
-    }
+    refusing = report.steps if patch.status == "not tried" else ()
+    before = {one for step in refusing for one in _refused(step, _left(step))}
     notes = [*_patch_notes(patch, sorted(before))]
     if not frames:
         write_frame(page, Frame(title, "bold green", headline, notes=notes))

@@ -9,10 +9,10 @@ from graphdoctor.rules.causes.advice import ELEMENT, STACK, for_python_data
 from graphdoctor.rules.causes.draws import for_drawn_copy
 from graphdoctor.rules.causes.edits import filled, stacked
 from graphdoctor.rules.causes.reads import transfers
-from graphdoctor.rules.causes.source import statement_at, targets_of
+from graphdoctor.rules.causes.source import statement_at, targets_of, with_expressions
 from graphdoctor.rules.causes.words import tensor_words
 from graphdoctor.rules.rule import MEASURED, NO_CURE, Hit, RecordingRule, at_op
-from graphdoctor.source.trees import calls_in, last_name, scope_at
+from graphdoctor.source.trees import calls_in, first_parameter, last_name, scope_at
 from graphdoctor.values.finding import Cure
 from graphdoctor.values.locations import Location, is_library
 from graphdoctor.values.recording import Recording
@@ -89,10 +89,8 @@ def _as_buffer(place: Location | None) -> Cure:
     if place is None or is_library(place.file):
         return NO_CURE
     statement, scope = statement_at(place.file, place.line), scope_at(place.file, place.line)
-    is_method = isinstance(scope, ast.FunctionDef) and [a.arg for a in scope.args.args[:1]] == [
-        "self"
-    ]
-    if not is_method or not isinstance(statement, ast.Assign | ast.Return | ast.AugAssign):
+    is_simple = isinstance(statement, ast.Assign | ast.Return | ast.AugAssign)
+    if statement is None or not is_simple or first_parameter(scope) != "self":
         return NO_CURE
     found = [call for call in calls_in(statement) if last_name(call.func) in _BUILDING]
     if len(found) != 1 or not all(map(_is_literal, found[0].args)):
@@ -104,17 +102,17 @@ def _as_buffer(place: Location | None) -> Cure:
         and each.func.value is call
         and each.func.attr in ("to", "cuda")
     )  # fmt: skip
-    old = ast.unparse(next(moves, call))
+    old = next(moves, call)
     given = [*call.args, *(each for each in call.keywords if each.arg != "device")]
     made = f"{ast.unparse(call.func)}({', '.join(map(ast.unparse, given))})"
-    is_whole = isinstance(statement, ast.Assign) and old == ast.unparse(statement.value)
+    is_whole = isinstance(statement, ast.Assign) and old is statement.value
     name = next(iter(targets_of(statement)), "") if is_whole else ""
     name = name if name.isidentifier() else "constant"
     return Cure(
         f"Build the tensor once, as a buffer, which moves with the module. Then use it on line {statement.lineno}:",
         (
             f'self.register_buffer("{name}", {made}, persistent=False)  # in `__init__`',
-            f"{ast.unparse(statement).replace(old, f'self.{name}')}  # line {statement.lineno}",
+            f"{with_expressions(statement, {old: f'self.{name}'})}  # line {statement.lineno}",
         ),
     )
 

@@ -41,6 +41,12 @@ def scope_at(file: str, line: int) -> FunctionSyntax | ast.Module | None:
     return best
 
 
+def first_parameter(scope: SyntaxScope | None) -> str:
+    """The name of a function's first parameter, such as "self"; "" without one."""
+    found = scope.args.args[:1] if isinstance(scope, FunctionSyntax) else ()
+    return next((each.arg for each in found), "")
+
+
 def class_at(file: str, line: int) -> ast.ClassDef | None:
     """The innermost class around a line."""
     tree = tree_of(file)

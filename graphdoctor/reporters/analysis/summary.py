@@ -115,10 +115,14 @@ def write_speedup(page: Page, report: Report) -> None:
 
 
 class Now(NamedTuple):
-    """What can be had without a change of the code, and how far it is verified; without a speedup, why not."""
+    """What can be had without a change of the code, and how far it is verified; without a speedup, why not.
+
+    `is_none`: no faster graph was found.
+    """
 
     speedup: float | None
     text: str
+    is_none: bool = False
 
 
 def now_of(report: Report) -> Now:
@@ -129,7 +133,7 @@ def now_of(report: Report) -> Now:
     )
     if advice is not None and row is None:
         reason = advice.sentence.removesuffix(".").removeprefix("Keep eager: ")
-        return Now(None, f"none: {reason[:1].lower()}{reason[1:]}")
+        return _none(f"{reason[:1].lower()}{reason[1:]}")
     if row is None:
         return _now_without_strategies(report)
     how = "as one graph" if row.strategy == WHOLE else f"with {row.strategy}"
@@ -147,7 +151,7 @@ def _now_without_strategies(report: Report) -> Now:
     paying = sum(region.worthwhile for region in report.regions)
     is_whole = whole is not None and whole.status == "captured" and not is_wrong(whole)
     if whole is not None and is_wrong(whole) and not paying:
-        return Now(None, "none: the replay differs from eager")
+        return _none("the replay differs from eager")
     if measured is not None:
         return _measured_now(measured, "as one graph")
     if estimate is None:
@@ -155,9 +159,13 @@ def _now_without_strategies(report: Report) -> Now:
     if is_whole or not report.regions:
         return _predicted_now(estimate.speedup, "as one graph")
     if not paying:
-        return Now(None, "none: no region is large enough to pay off")
+        return _none("no region is large enough to pay off")
     what = "1 region as a graph" if paying == 1 else f"{paying} regions as graphs"
     return _predicted_now(estimate.speedup, f"with {what}")
+
+
+def _none(why: str) -> Now:
+    return Now(None, f"none: {why}", is_none=True)
 
 
 def _predicted_now(speedup: Range | None, how: str) -> Now:
@@ -209,7 +217,7 @@ def write_end(page: Page, report: Report) -> None:
 def _next(report: Report) -> str:
     """What to type or change; "" where a warning's help says it."""
     if report.verdict == "safe":
-        if now_of(report).text.startswith("none"):
+        if now_of(report).is_none:
             return "keep eager: a graph is not predicted to be faster."
         called = "model" if report.target.mode == "inference" else "step"
         return f"`{called} = graphdoctor.capture({called})` captures it; --all has the same in plain PyTorch."

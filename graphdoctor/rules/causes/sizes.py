@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from graphdoctor.rules.causes.source import names_in, statement_at, targets_of
+from graphdoctor.rules.causes.source import names_in, statement_at, targets_of, with_expressions
 from graphdoctor.source.trees import (
-    FunctionSyntax,
     calls_in,
+    first_parameter,
     holds,
     last_name,
     scope_at,
@@ -33,7 +33,7 @@ _OTHERS: Mapping[str, str] = {
 
 
 def for_size(op: Op, iteration: Iteration) -> Cure:
-    """In the place of an operator whose result is as large as values say."""
+    """What to write instead of an operator whose result is as large as values say."""
     place = op.location
     found = statement_at(place.file, place.line) if place and not is_library(place.file) else None
     statement = found if isinstance(found, _SIMPLE) else None
@@ -47,22 +47,22 @@ def for_size(op: Op, iteration: Iteration) -> Cure:
 
 
 def _for_repetition(statement: ast.stmt) -> Cure:
-    """In the place of a repetition by counts that the program has as a list of numbers."""
+    """What to write instead of a repetition by counts that the program has as a list of numbers."""
     calls = [each for each in calls_in(statement) if last_name(each.func) == "repeat_interleave"]
     match calls:
         case [ast.Call(args=[*_, ast.Call(args=[counts, *_]) as repeats], keywords=[])] if (
             last_name(repeats.func) in ("tensor", "as_tensor")
         ):
-            old, total = ast.unparse(calls[0]), f"output_size=sum({ast.unparse(counts)})"
-            code = ast.unparse(statement).replace(old, f"{old[:-1]}, {total})")
+            sized = f"{ast.unparse(calls[0])[:-1]}, output_size=sum({ast.unparse(counts)}))"
+            code = with_expressions(statement, {calls[0]: sized})
             same = "The sum must be the same in each step, as with a fixed batch."
             return Cure(f"Pass the size of the result. {same} The statement becomes:", (code,))
     return Cure(_OTHERS["repeat_interleave"])
 
 
 def _for_search(op: Op, iteration: Iteration, statement: ast.stmt | None) -> Cure:
-    """In the place of `x.nonzero()`, `torch.argwhere(x)` and `torch.where(x)`."""
-    calls = [each for each in calls_in(*_given(statement)) if _searches(each)]
+    """What to write instead of `x.nonzero()`, `torch.argwhere(x)` and `torch.where(x)`."""
+    calls = [each for each in calls_in(statement or ast.Pass()) if _searches(each)]
     call = calls[0] if len(calls) == 1 else None
     if constant_state(op.inputs[0], iteration):
         if call is None or op.location is None or statement is None:
@@ -76,7 +76,7 @@ def _for_search(op: Op, iteration: Iteration, statement: ast.stmt | None) -> Cur
         return Cure(fixed)
     searched = ast.unparse(call.args[0] if call.args else call.func.value)  # type: ignore[attr-defined]
     count = op.outputs[0].shape[0] if op.outputs and op.outputs[0].shape else 0
-    code = _with(statement, {call: f"torch.nonzero_static({searched}, size={count})"})
+    code = with_expressions(statement, {call: f"torch.nonzero_static({searched}, size={count})"})
     return Cure(
         f"Keep the full shape and mask the values: `torch.where(mask, x, 0)`. Or, if `{searched}` has {count:,} nonzero"
         f" elements in each step, replace line {statement.lineno} with:",
@@ -85,7 +85,7 @@ def _for_search(op: Op, iteration: Iteration, statement: ast.stmt | None) -> Cur
 
 
 def _for_mask(op: Op, iteration: Iteration, statement: ast.stmt | None) -> Cure:
-    """In the place of `x[mask]` and `x.masked_select(mask)`."""
+    """What to write instead of `x[mask]` and `x.masked_select(mask)`."""
     masks = [use for use in op.inputs if use.dtype == "bool"]
     is_constant = bool(masks) and all(constant_state(use, iteration) for use in masks)
     indexed = [
@@ -111,7 +111,9 @@ def _for_mask(op: Op, iteration: Iteration, statement: ast.stmt | None) -> Cure:
         where = _loop_to_leave(op.location, indexed[0].slice)
         before = "in `__init__`" if is_own else "before the first step"
         before = f"before the loop on line {where.lineno}" if where is not None else before
-        new = _with(statement, {each: f"{ast.unparse(each.value)}[{name}]" for each in indexed})
+        new = with_expressions(
+            statement, {each: f"{ast.unparse(each.value)}[{name}]" for each in indexed}
+        )
         return Cure(
             f"The mask is the same in each step: compute its indices once, {before}. Then index with them on"
             f" line {statement.lineno}:",
@@ -125,7 +127,7 @@ def _for_mask(op: Op, iteration: Iteration, statement: ast.stmt | None) -> Cure:
             node, indexed, mask, is_full=is_full, dims=len(masks[0].shape) if masks else 0
         )
         if new:
-            code = _with(statement, {node: new})
+            code = with_expressions(statement, {node: new})
             return Cure(
                 f"Keep the full shape and mask the values. Replace line {statement.lineno} with:",
                 (code,),
@@ -185,14 +187,11 @@ def _once(place: Location, statement: ast.stmt, call: ast.Call) -> Cure:
             return Cure(f"{same} Move line {statement.lineno} {before}:", (ast.unparse(statement),))
         lines = (
             f"{name} = {text}  # {before}",
-            f"{_with(statement, {call: name})}  # line {statement.lineno}",
+            f"{with_expressions(statement, {call: name})}  # line {statement.lineno}",
         )
         return Cure(f"{same} Move the call {before}:", lines)
     scope = scope_at(place.file, place.line)
-    is_method = isinstance(scope, FunctionSyntax) and [a.arg for a in scope.args.args[:1]] == [
-        "self"
-    ]
-    if not is_method:
+    if first_parameter(scope) != "self":
         function = getattr(scope, "name", "the step")
         return Cure(
             f"{same} Move this line to the caller of `{function}()`, before the step, and pass `{name}` to"
@@ -200,7 +199,7 @@ def _once(place: Location, statement: ast.stmt, call: ast.Call) -> Cure:
             (f"{name} = {text}",),
         )
     kept = f"self.{name}"
-    last = f"{target} = {kept}" if target else _with(statement, {call: kept})
+    last = f"{target} = {kept}" if target else with_expressions(statement, {call: kept})
     roots = ", ".join(sorted(f"`{each}`" for each in _roots(call) - {"self", "torch"}))
     reset = f" After {roots} changes, call `del {kept}`." if roots else ""
     return Cure(
@@ -229,10 +228,6 @@ def _plain(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _given(statement: ast.stmt | None) -> tuple[ast.stmt, ...]:
-    return (statement,) if statement is not None else ()
-
-
 def _searches(call: ast.Call) -> bool:
     name = last_name(call.func)
     return name in _SEARCHES and (name != "where" or len(call.args) == 1)
@@ -247,14 +242,6 @@ def _is_plain_nonzero(call: ast.Call) -> bool:
         and len(call.args) == int(is_torch)
         and call.func.attr in ("nonzero", "argwhere")
     )
-
-
-def _with(statement: ast.stmt, new: Mapping[ast.AST, str]) -> str:
-    """The statement with other code for some of its expressions."""
-    text = ast.unparse(statement)
-    for node, code in new.items():
-        text = text.replace(ast.unparse(node), code)
-    return text
 
 
 def constant_state(use: TensorUse, iteration: Iteration) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Literal
 
@@ -49,6 +49,14 @@ def statement_at(file: str, line: int) -> ast.stmt | None:
             continue
         found = node
     return found
+
+
+def with_expressions(statement: ast.stmt, new: Mapping[ast.AST, str]) -> str:
+    """The statement with other code for some of its expressions."""
+    text = ast.unparse(statement)
+    for node, code in new.items():
+        text = text.replace(ast.unparse(node), code)
+    return text
 
 
 def written(place: Location | None, methods: frozenset[str], builtins: frozenset[str]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import NamedTuple
 
-from graphdoctor.rules.causes.source import statement_at
-from graphdoctor.source.trees import last_name, scope_at
+from graphdoctor.rules.causes.source import statement_at, with_expressions
+from graphdoctor.source.trees import first_parameter, last_name, scope_at
 from graphdoctor.values.finding import Cure
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration, Op, TensorUse
@@ -78,7 +78,7 @@ def _cure(place: Location | None, head: str, position: int) -> Cure:
             last = last.replace("product", name)
         case _Product(ast.Return() | ast.Assign() | ast.AugAssign() as statement, node):
             new = last.partition(" = ")[2]
-            last = ast.unparse(statement).replace(ast.unparse(node), new)
+            last = with_expressions(statement, {node: new})
     words = {
         "sparse": sparse,
         "dense": dense,
@@ -111,9 +111,7 @@ def _transposed(node: ast.expr) -> ast.expr | None:
 def _has_own_backward(place: Location | None) -> bool:
     """Whether a line is in the forward or backward of a torch.autograd.Function, which autograd does not look into."""
     scope = scope_at(place.file, place.line) if place is not None else None
-    return isinstance(scope, ast.FunctionDef) and [each.arg for each in scope.args.args[:1]] == [
-        "ctx"
-    ]
+    return first_parameter(scope) == "ctx"
 
 
 def _product_at(place: Location | None) -> _Product | None:

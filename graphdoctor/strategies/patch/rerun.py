@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -73,7 +73,7 @@ class Run:
     eagerly, with the reason of most of its calls.
     `step_us` is the wall time from one optimizer step to the next, with all that the program does
     between them, over those after the first twenty; None without a GPU, and for too few. `late_step_us` is the same
-    over the second half of the steps that were asked for, when captures are behind.
+    over the second half of the steps that were asked for, after the captures.
     """
 
     printed: str
@@ -164,6 +164,13 @@ def _unreplayed(captured: Iterable[Tallied], calls: Mapping[str, int]) -> dict[s
     }
 
 
+class _Mark(NamedTuple):
+    """When so many steps were made."""
+
+    steps: int
+    at_s: float
+
+
 class _Counted:
     """The optimizers that stepped, in the order in which they first did; steps are those of the first.
 
@@ -182,8 +189,9 @@ class _Counted:
         self._nudges: Counter[int] = Counter()
         self._rates: list[tuple[dict[str, Any], float]] = []  # of groups, while they are tensors
         self._ending = ThreadEnding()
-        self._timed_from_s = self._late_from_s = self._timed_to_s = 0.0
-        self._timed_from = self._late_from = 0
+        self._timed_from: _Mark | None = None
+        self._late_from: _Mark | None = None
+        self._timed_to_s = 0.0
         self._inside = -1  # steps in the call of a captured step that runs now; -1: none does
         self._of_call: dict[int, int] = {}  # steps that a call makes, by captured step
         self._is_of_first: dict[int, bool] = {}  # by captured step: its last eager call made one
@@ -277,17 +285,15 @@ class _Counted:
     def _add(self, steps: int) -> None:
         self.steps += steps
         if self.steps >= _FIRST_TIMED and not self._timed_from:
-            self._timed_from, self._timed_from_s = self.steps, _now_s()
+            self._timed_from = _Mark(self.steps, _now_s())
         if self.steps >= self._task.most_steps // 2 and not self._late_from:
-            self._late_from, self._late_from_s = self.steps, _now_s()
+            self._late_from = _Mark(self.steps, _now_s())
 
     def step_us(self, *, late: bool = False) -> float | None:
-        first = self._late_from if late else self._timed_from
-        begun_s = self._late_from_s if late else self._timed_from_s
-        timed = self.steps - first
-        if not first or timed < _FEWEST_TIMED:
+        begin = self._late_from if late else self._timed_from
+        if begin is None or self.steps - begin.steps < _FEWEST_TIMED:
             return None
-        return 1e6 * ((self._timed_to_s or _now_s()) - begun_s) / timed
+        return 1e6 * ((self._timed_to_s or _now_s()) - begin.at_s) / (self.steps - begin.steps)
 
     def weights(self) -> tuple[torch.Tensor, ...] | None:
         groups = [group for each in self._optimizers.values() for group in each.param_groups]

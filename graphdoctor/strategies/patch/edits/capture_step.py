@@ -309,16 +309,10 @@ class Extraction:
             )
             functions += self._function(name, arguments, returned, group, unbound=unsure)
             frozen = self.host_values.difference(returned)
+            of_host = frozen.difference(stands_for)
             given = [
-                (
-                    f"torch.as_tensor({each})"
-                    if _is_index(each, group.statements)
-                    else f'torch.as_tensor({each}, device="cuda")'
-                )
-                if each in frozen and each not in stands_for
-                else f'torch.full((1,), {each}, device="cuda")'
-                if each == self.row
-                else stands_for.get(each, each)
+                self._tensor_of(each, group, is_of_host=each in of_host)
+                or stands_for.get(each, each)
                 for each in arguments
             ]
             bound = [stands_for.get(each, each) for each in returned]
@@ -326,9 +320,7 @@ class Extraction:
             if group.test is not None:
                 call = f"if {group.test}:\n{textwrap.indent(call, self._indent)}"
             calls += call
-        if re.search(r"torch\.(as_tensor|full)\(", calls) and not re.search(
-            r"^import torch$", self.text, re.M
-        ):
+        if re.search(r"torch\.(as_tensor|full)\(", calls) and not self._imports_torch:
             raise NoProposal("it reads values of the host, and the file has no `import torch`")
         made = ast.parse(functions).body
         self.wrapper.check([each for each in made if isinstance(each, ast.FunctionDef)])
@@ -347,10 +339,21 @@ class Extraction:
             ),
         )
 
+    @property
+    def _imports_torch(self) -> bool:
+        return re.search(r"^import torch$", self.text, re.M) is not None
+
+    def _tensor_of(self, name: str, group: Group, *, is_of_host: bool) -> str:
+        """The tensor that a call passes for a value of the host or for the row; "" for what is passed as it is."""
+        if is_of_host:
+            device = "" if _is_index(name, group.statements) else ', device="cuda"'
+            return f"torch.as_tensor({name}{device})"
+        return f'torch.full((1,), {name}, device="cuda")' if name == self.row else ""
+
     def _below_the_calls(self) -> tuple[list[str], list[Change]]:
         """What comes after the call of each group, and after all; and changes elsewhere that this needs."""
         codes = [*(group.after for group in self.parts.groups), self.parts.after]
-        if not re.search(r"^import torch$", self.text, re.M):
+        if not self._imports_torch:
             return codes, []
         groups, indent = self.parts.groups, self._indent
         return read_after_loops(codes, self.span, groups, self.file, self.text, indent)

@@ -70,12 +70,12 @@ def read_after_loops(
     in_step = {id(n) for s in step for n in ast.walk(s)}
     trees = [ast.parse(code) for code in codes]
     below = [[*_reads(tree)] for tree in trees]
-    beside = [each for each in _reads(span.owner) if id(each.statement) not in in_step]
+    elsewhere = [each for each in _reads(span.owner) if id(each.statement) not in in_step]
     taken = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
     places: list[list[Place]] = [[] for _ in codes]
     changes: list[Change] = []
     chosen: set[ast.stmt] = set()
-    every = [*(read for several in below for read in several), *beside]
+    every = [*(read for several in below for read in several), *elsewhere]
     for name in dict.fromkeys(read.into for read in every):
         own = [read for read in every if read.into == name]
         loop = _loop_that_collects(name, own, span, groups)
@@ -86,8 +86,8 @@ def read_after_loops(
         taken.add(collected)
         chosen |= {read.statement for read in own}
         for number, several in enumerate(below):
-            places[number] += (read.without(collected) for read in several if read in own)
-        for read in (read for read in beside if read in own):
+            places[number] += (read.without(collected) for read in several if read.into == name)
+        for read in (read for read in elsewhere if read.into == name):
             here = At(file, read.statement.lineno, read.statement.col_offset)
             changes.append(Instead(here, here, _line_without(read, collected, text)))
         at = At(file, loop.lineno, loop.col_offset)
@@ -107,7 +107,7 @@ def read_after_loops(
 
 
 def _always_waits(statement: ast.stmt, results: Container[str]) -> bool:
-    """Whether the host reads a tensor each time that the statement runs: another one, or one of these results."""
+    """Whether the host reads a tensor each time that the statement runs: any by `READS`, results by `_SHOWS`."""
     waiting: list[ast.AST] = [statement]
     while waiting:
         node = waiting.pop()
@@ -235,7 +235,7 @@ def _is_result(name: str, loop: Iterable[ast.AST], groups: Iterable[Group]) -> b
 
 
 def _is_new(name: str, statements: Iterable[ast.stmt]) -> bool:
-    """Whether statements bind a variable to a tensor that has memory of its own."""
+    """Whether statements bind a variable to a tensor with its own memory."""
     nodes = [n for statement in statements for n in ast.walk(statement)]
     bound = (n for n in nodes if isinstance(n, ast.Assign) and name in Names([n]).stored)
     values = [each.value for each in bound]
