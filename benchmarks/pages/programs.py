@@ -66,7 +66,7 @@ def _public(row: Row) -> Cells:
     eager, ours = (
         ways[way]["step_us"] if way in ways else None for way in ("eager", "graphdoctor")
     )
-    # Those of another run have the time of that run's eager beside them.
+    # Those of another run carry the eager time of that run.
     compiled = max(
         (
             found.get("eager_us", eager) / found["step_us"]

@@ -142,7 +142,7 @@ class RunCommand:
         together = _of_all_ranks(selected_steps(report, project), args)
         if together is not None:
             _show(together, args, look)
-        # A program that was ended may have threads that wait for work for ever.
+        # A program that was ended may have threads that never stop waiting for work.
         import threading
 
         others = [t for t in threading.enumerate() if t is not threading.main_thread()]

@@ -111,7 +111,7 @@ def _kind(returned: Any) -> str:
 
 
 def _output_mask(target: Callable[..., Any], op: Op) -> tuple[bool, ...] | None:
-    """Which gradients a backward operator was asked for, where it has such an argument."""
+    """Which gradients a backward operator computes, if it has an argument for that."""
     for argument, value in zip(_schema_arguments(target), op.args, strict=False):
         if argument.name == "output_mask" and isinstance(value, tuple):
             return tuple(bool(wanted) for wanted in value)

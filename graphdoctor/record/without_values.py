@@ -30,7 +30,7 @@ from graphdoctor.values.host_events import CutShort
 # does not change is copied once: measured for inference, docs/performance.md.
 _COPIES = {"training": 4.0, "inference": 2.5}
 _PART_FOR_RESULTS = 4
-_MOST_FOR_RESULTS = 4 << 30  # others run beside this analysis, or several of them
+_MOST_FOR_RESULTS = 4 << 30  # other processes, or other analyses, need memory too
 _CGROUP = Path("/sys/fs/cgroup")
 
 

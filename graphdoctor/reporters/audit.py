@@ -342,7 +342,7 @@ def _fault(fault: AuditFault, base: str) -> str:
 
 
 def html(report: AuditReport, look: Look) -> str:
-    """The page, which asks no network for anything and runs no script."""
+    """The page, which needs no network and runs no script."""
     return document(
         "audit.html",
         report=report,

@@ -38,7 +38,7 @@ Kind = Literal[
 class Format(NamedTuple):
     """A format as options name it, and which kinds of report it shows.
 
-    `module` lies below graphdoctor/reporters/ and has the function, `(value, look) -> str`.
+    `module` is below graphdoctor/reporters/ and has the function, `(value, look) -> str`.
     """
 
     name: str

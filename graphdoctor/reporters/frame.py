@@ -96,7 +96,7 @@ def _write_under(page: Page, margin: str, row: CodeRow, style: str) -> None:
 
 
 def write_note(page: Page, head: str, note: Note) -> None:
-    """Wrapped text beside the label, and the code below it."""
+    """Wrapped text after the label, and the code below it."""
     first = f"{head}{f'{note.label}:':<{_LABEL_COLUMNS}} "
     page.hanging(first, " ".join(note.text.split()), head_style="blue")
     for line in note.code:

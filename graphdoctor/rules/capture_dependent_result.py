@@ -235,7 +235,7 @@ def _next(op: Op, pairs: tuple[Pair, ...]) -> int:
 
 
 def _question(cause: Difference, comparison: Comparison) -> CaptureQuery | None:
-    """Where the code last asked whether it is captured, before it turned off."""
+    """Where the code last queried whether it is captured, before the paths differ."""
     side = comparison.sides[0 if cause.after is None else 1]
     asked = side.iteration.events_of(CaptureQuery)
     return next((event for event in reversed(asked) if event.op_index <= cause.op.index), None)

@@ -185,7 +185,7 @@ class Construction(NamedTuple):
     def capturable(self, *, tensor_rate: bool, more: str = "") -> Cure:
         """The cure, with the learning rate as a tensor if the program changes it, and its edits.
 
-        `more` says what to do after it. The code comes last: a page shows it as lines of its own.
+        `more` says what to do after it. The code comes last: a page shows it on separate lines.
         """
         on_gpu = self._decides_on_gpu()
         given = [f"capturable={on_gpu or True}"]
@@ -249,7 +249,7 @@ class Construction(NamedTuple):
     def _decides_on_gpu(self) -> str:
         """The program's own expression for "on a GPU", such as `args.cuda`; "" in a program that needs a GPU.
 
-        A switch such as --no-cuda decides too, so the call that asks for a GPU is the last choice.
+        A switch such as --no-cuda decides too, so the call that checks for a GPU is the last choice.
         """
         tree = tree_of(self.file)
         statements = statements_of(tree) if tree is not None else []
@@ -280,7 +280,7 @@ def _gpu_chosen_by(value: ast.expr) -> str:
 
 
 def _asks_for_gpu(node: ast.AST) -> str:
-    """The first call in a node that asks whether there is a GPU; "" without one."""
+    """The first call in a node that checks whether there is a GPU; "" without one."""
     texts = (ast.unparse(call) for call in calls_in(node) if last_name(call.func) == "is_available")
     return next((text for text in texts if text in _ASKS_FOR_GPU), "")
 

@@ -29,7 +29,7 @@ class Hit(Struct, frozen=True):
     `op_index` is the operator that must stay out of a captured region. A host event sits
     *before* operator `op_index`: `between` is then true and only cuts the step there. What `follows`
     is in the wake of another hit of the same cause: it stays out of regions too, and does not count.
-    `cure` stands in the place of the rule's where this place has a better one. `refused_alone`: the
+    `cure` replaces the rule's own if this place has a better one. `refused_alone`: the
     operator is refused wherever it runs, so that a capture of nothing else can show otherwise.
     """
 

@@ -208,5 +208,5 @@ class BuiltStep:
         self.footprint = self._built.left_behind(self._inputs, outputs)
 
     def call(self, inputs: Inputs) -> object:
-        """One call as a user makes it: nothing is cloned, and nobody looks."""
+        """One call as a user makes it: nothing is cloned or compared."""
         return self._built.call(inputs)

@@ -1,4 +1,4 @@
-"""What graphdoctor says of a trace, and of traces beside each other: plain values with a published schema."""
+"""What graphdoctor says of a trace, and of traces compared: plain values with a published schema."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LineWork(Struct, frozen=True):
 
 
 class CopyCost(Struct, frozen=True):
-    """Copies of one direction, a step; `host_memory` is pinned, pageable or "" where nobody knows."""
+    """Copies of one direction, a step; `host_memory` is pinned, pageable or "" if it is not known."""
 
     direction: str
     host_memory: str
@@ -435,7 +435,7 @@ class CollectiveWait(Struct, frozen=True):
 
 
 class RankComparison(Struct, frozen=True):
-    """The ranks of a run beside each other; `problem` says why they could not be compared."""
+    """The ranks of a run, compared; `problem` says why they could not be compared."""
 
     ranks: tuple[RankTime, ...] = ()
     collectives: int = 0  # that all ranks have in common
@@ -470,7 +470,7 @@ class Job(Struct, frozen=True, kw_only=True):
     """The ranks of a folder as one job; ranges are least, median and most of the ranks.
 
     `reason` says which rank is the slowest and why, `advice` what to do, once for all ranks.
-    `communication_share` is of collectives beside which nothing else ran.
+    `communication_share` is of collectives during which nothing else ran.
     """
 
     slowest: str  # "" where the ranks take as long

@@ -31,7 +31,7 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def job(module: str, *arguments: str) -> list[str]:
-    """In the place of `graphdoctor.device.processes.process.command`: what would be a fresh process is a fork."""
+    """Replaces `graphdoctor.device.processes.process.command`: what would be a fresh process is a fork."""
     return _asking(_address(), f"{_PROCESSES}.{module}", *arguments)
 
 

@@ -53,11 +53,11 @@ class Files:
         return is_python or path.startswith(self._own)
 
     def is_users(self, path: str) -> bool:
-        """Whether it belongs to nobody else."""
+        """Whether no other package has it."""
         return not self.is_library(path) and not self.is_known_by_version(path)
 
     def portable(self, path: str) -> str:
-        """The path without the folders of this machine, where it lies in one that is known."""
+        """The path without the folders of this machine, if it is in a known one."""
         for folder in self._libraries:
             if path.startswith(folder):
                 return _LIBRARIES + path[len(folder) :]

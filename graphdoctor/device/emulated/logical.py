@@ -86,7 +86,7 @@ BASE: Any = torch._C.TensorBase
 
 @dataclass(frozen=True, slots=True)
 class MoveTo:
-    """What `Tensor.to` was asked for; `cuda` is None where no device was named."""
+    """The arguments of `Tensor.to`; `cuda` is None if no device was given."""
 
     cuda: bool | None = None
     dtype: torch.dtype | None = None

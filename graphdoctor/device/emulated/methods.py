@@ -80,7 +80,7 @@ def default_device_kept() -> Iterator[None]:
 
 
 class CudaTensorType:
-    """Stands in for a class such as torch.cuda.FloatTensor: constructor and isinstance test."""
+    """Replaces a class such as torch.cuda.FloatTensor: constructor and isinstance test."""
 
     __module__ = "torch.cuda"
 
@@ -154,7 +154,7 @@ def type_as(device: LogicalDevice, tensor: torch.Tensor, other: torch.Tensor, /)
 
 
 def _read(kind: Any) -> tuple[torch.dtype | None, bool]:
-    """The dtype and device that a legacy type, or its name, stands for."""
+    """The dtype and device of a legacy type, or of its name."""
     name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
     return _DTYPES.get(name.rpartition(".")[2]), ".cuda." in name
 

@@ -185,7 +185,7 @@ _PRODUCTS = {
 }
 _ATTENTION_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
 _LOGARITHMS = 5  # their position in it
-# Results that stay in float32 beside narrow inputs: the logarithms of attention's sums.
+# Results that stay in float32 with narrow inputs: the logarithms of attention's sums.
 _WIDE_RESULTS = {"_scaled_dot_product_flash_attention_for_cpu": frozenset({1})}
 
 
@@ -242,7 +242,7 @@ def run_wider(call: Call) -> Any:
     if kwargs.get("dtype") in NARROW:
         kwargs["dtype"] = torch.float32
     result = call.func(*args, **kwargs)
-    if call.facts.base_name == "convolution_backward":  # oneDNN makes more than it was asked for
+    if call.facts.base_name == "convolution_backward":  # oneDNN computes all gradients
         result = tuple(
             made if asked else None for made, asked in zip(result, args[-1], strict=True)
         )

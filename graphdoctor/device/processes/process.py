@@ -140,7 +140,7 @@ def fresh_processes(work: str, *, has_cold_caches: bool = False) -> Iterator[Fre
 
 
 class FreshProcesses:
-    """One process at a time works; the next starts up beside it, and waits for its start signal.
+    """One process at a time works; the next starts up meanwhile, and waits for its start signal.
 
     Interpreter, torch and graphdoctor take seconds to import, and touch no GPU. With
     `has_cold_caches`, what compilers keep on disk goes to a folder of the process, and goes with
@@ -202,7 +202,7 @@ class _Process:
         """Its time begins. Its input stays open: where that ends, so does the process."""
         (self.path / JOB).write_bytes(job)
         assert self.popen.stdin is not None
-        with suppress(OSError):  # it ended before: its exit code tells more
+        with suppress(OSError):  # it ended before: its exit code says more
             self.popen.stdin.write(f"{time.time()!r} {time_limit_s!r}\n".encode())
 
     def wait(self, time_limit_s: float) -> Ended:

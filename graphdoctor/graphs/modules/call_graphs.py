@@ -157,13 +157,13 @@ class ToCapture:
 
 
 class _Reads(DispatchMode):
-    """Tells whether operators read memory that is neither known nor made by one of them."""
+    """Notes whether operators read memory that is neither known nor allocated by one of them."""
 
     def __init__(self, known: frozenset[object]) -> None:
         super().__init__()
         self.found_foreign = False
         self._known = set(known)
-        self._kept: list[torch.Tensor] = []  # lest an address be used twice
+        self._kept: list[torch.Tensor] = []  # keeps addresses from being reused
 
     def __torch_dispatch__(
         self,

@@ -30,7 +30,7 @@ _DYNAMO = {
     "capture_dynamic_output_shape_ops": False,  # nonzero() too
     "suppress_errors": False,
 }
-# A backward pass may be asked for twice, as eager's may.
+# A backward pass may run twice, as in eager.
 _FUNCTORCH = {"donated_buffer": False}
 
 

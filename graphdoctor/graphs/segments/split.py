@@ -36,7 +36,7 @@ _UNSAFE = "is marked by torch as unsafe for CUDA graphs"
 
 
 def device_of(tensor: torch.Tensor) -> str:
-    """Where a tensor lies, as a recording says it: "cuda:0" or "cpu"."""
+    """The device of a tensor, in the form of a recording: "cuda:0" or "cpu"."""
     device = tensor.device
     return f"cuda:{device.index or 0}" if device.type == "cuda" else str(device)
 
@@ -138,7 +138,7 @@ def is_free(node: fx.Node) -> bool:
 
 
 def why_unsafe(node: fx.Node, where: DeviceOf = device_of) -> str:
-    """What stands in the way of capturing this node, to follow the operator's name; "" if nothing does."""
+    """Why this node cannot be captured, to follow the operator's name; "" if it can."""
     if any(isinstance(source.meta.get("val"), _SYMBOLS) for source in node.all_input_nodes):
         return "takes a number from the host that may change"
     op = op_of(node, where)

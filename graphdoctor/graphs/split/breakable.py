@@ -248,7 +248,7 @@ def trained_tensors(tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
 
 
 class _StandIn:
-    """Looks like the method that it stands for, to code that inspects it."""
+    """Looks like the method that it replaces, to code that inspects it."""
 
     def __init__(self, original: Callable[..., object], instead: Callable[..., object]) -> None:
         update_wrapper(self, original)
@@ -381,7 +381,7 @@ class Made:
 
 
 class Graphs:
-    """Several graphs, asked as one what an emulated graph knows."""
+    """Several emulated graphs, queried as one."""
 
     def __init__(self, capture: BreakableCapture) -> None:
         self._capture = capture
@@ -437,7 +437,7 @@ class BuiltSplit:
 
     @property
     def outputs(self) -> object:
-        """What the last call gives back: the same tensors each time, and values read anew."""
+        """What the last call returns: the same tensors each time, and values that are read again."""
         return self._outputs.map(read)
 
     @property

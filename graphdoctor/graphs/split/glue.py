@@ -62,7 +62,7 @@ class Pending:
         self._reason = reason
         self.value: object = None
 
-    # isinstance() asks for it where type() did not settle the matter.
+    # isinstance() reads it if type() is not enough.
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         if self._watch.is_armed:
@@ -96,7 +96,7 @@ for _special in (
 
 
 def read(value: object) -> object:
-    """What a stand-in stands for, or the value itself; also inside a list or a tuple."""
+    """The value of a stand-in, or the value itself; also inside a list or a tuple."""
     kind = type(value)
     if kind is Pending:
         return cast("Pending", value).value

@@ -348,7 +348,7 @@ _WORST_FIRST = ("unsafe", "unknown", "partly-safe", "safe")
 
 
 def render_program(report: ProgramReport, look: Look) -> str:
-    """The page, which asks no network for anything. Nothing of a program's text is obeyed."""
+    """The page, which needs no network. All text of a program is escaped."""
     from markupsafe import escape
 
     verdicts = [step.report.verdict for step in report.steps if step.report is not None]

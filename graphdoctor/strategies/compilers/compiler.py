@@ -159,7 +159,7 @@ def reason_against_dynamo(roots: Mapping[str, object]) -> str:
     for path, model in models_of(roots).items():
         if isinstance(model, torch.jit.ScriptModule):
             return f"{path} is TorchScript already, which torch.compile does not trace"
-        # Told by its name: importing the class takes seconds.
+        # Recognized by its name: importing the class takes seconds.
         if getattr(model, "_compiled_call_impl", None) is not None or (
             type(model).__name__ == "OptimizedModule"
         ):
@@ -206,7 +206,7 @@ def dynamo_errors() -> Iterator[None]:
 
 
 class Skips:
-    """What torch left out of CUDA graphs while it compiled, which it tells in a log only."""
+    """What torch left out of CUDA graphs while it compiled, which it writes to a log only."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -31,7 +31,7 @@ class ProgramEnded(BaseException):
 
 
 class ThreadEnding:
-    """Ends each thread that comes here, and first of all tells the main one."""
+    """Ends each thread that comes here; the first one interrupts the main thread."""
 
     def __init__(self) -> None:
         self._has_told_main = False
