@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import graphdoctor
+from graphdoctor.captured.step_graph import form_of_call
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
 
@@ -92,8 +93,10 @@ def figures_us(step: Callable[..., object], args: tuple[Any, ...]) -> dict[str, 
     for _ in range(CALLS_BEFORE):
         captured(*args)
     assert captured.replayed and not captured.fallbacks(), captured.explain()
-    (known,) = captured._known
-    graph, tensors = known.graph._graph, known.form.tensors_of(args, {})
+    (whole,) = captured._graphs.values()
+    form = form_of_call(args, {})
+    assert form is not None
+    graph, tensors = whole._graph, form.tensors_of(args, {})
 
     def by_hand() -> object:
         graph.load(tensors)
@@ -102,19 +105,19 @@ def figures_us(step: Callable[..., object], args: tuple[Any, ...]) -> dict[str, 
 
     settle = torch.cuda.synchronize
     hand, call = medians_us(by_hand, partial(captured, *args), settle=settle)
-    form, guard, modes = medians_us(
-        lambda: known.form.check(*known.form.tensors_of(args, {})),
-        known.graph._guard.is_same,
-        known.graph._modes.is_same,
+    form_us, guard_us, modes_us = medians_us(
+        lambda: form.check(*form.tensors_of(args, {})),  # type: ignore[misc]
+        whole._guard.is_same,
+        whole._modes.is_same,
     )
     captured.release()
     return {
         "by_hand_us": hand,
         "call_us": call,
         "added_us": call - hand,
-        "form_us": form,
-        "guard_us": guard,
-        "modes_us": modes,
+        "form_us": form_us,
+        "guard_us": guard_us,
+        "modes_us": modes_us,
     }
 
 

@@ -17,12 +17,20 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 
+from graphdoctor.captured.known_call import NOT_KNOWN
+from graphdoctor.captured.known_step import KnownStep, known_step, unknown
 from graphdoctor.captured.obstacles import obstacles
 from graphdoctor.captured.plan import CapturePlan, explain
 from graphdoctor.captured.step_arguments import ChangingArguments
 from graphdoctor.captured.step_calls import CallsOfKinds, LastCalls, WrittenArguments
 from graphdoctor.captured.step_gradients import StartingGradients
-from graphdoctor.captured.step_graph import StepGraph, form_of_call, signature_of_call
+from graphdoctor.captured.step_graph import (
+    NUMBERS,
+    RESULTS,
+    StepGraph,
+    form_of_call,
+    signature_of_call,
+)
 from graphdoctor.captured.step_optimizers import (
     Numbers,
     OptimizerGuard,
@@ -41,8 +49,8 @@ from graphdoctor.captured.study import alone, no_device, watched_device
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.observe.earlier_graphs import renew_held_accumulations
 from graphdoctor.estimate import launches
-from graphdoctor.graphs.calls import CallForm, Unwatchable
-from graphdoctor.graphs.calls.tally import called, register
+from graphdoctor.graphs.calls import Unwatchable, distinct
+from graphdoctor.graphs.calls.tally import AROUND, register
 from graphdoctor.graphs.capturable import make_capturable
 from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.guards import Modes
@@ -106,14 +114,6 @@ class Key(NamedTuple):
     missing: tuple[bool, ...]
 
 
-class _Known(NamedTuple):
-    """A call that a graph served. Later calls of its form are compared with it, and need no key."""
-
-    form: CallForm
-    key: Key
-    graph: StepGraph
-
-
 class CapturedStep:
     """A step whose calls are replays of CUDA graphs, each proved to compute what eager computes.
 
@@ -145,7 +145,8 @@ class CapturedStep:
         self._warm_calls = 0
         self._seen: Counter[Key] = Counter()
         self._graphs: dict[Key, StepGraph] = {}
-        self._known: list[_Known] = []
+        self._known: dict[Key, KnownStep] = {}  # the last ones come last
+        self._last: KnownStep = unknown
         self._refused: dict[Key, str] = {}
         self._served_before = 0
         self._off = ""
@@ -167,10 +168,13 @@ class CapturedStep:
     def __call__(self, *args: Any, **kwargs: Any) -> object:
         if self._off:
             return self._eager(self._off, args, kwargs)
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(False):
             return self._eager(_BUSY, args, kwargs)
         try:
-            return called(self, lambda: self._call(args, kwargs))
+            if AROUND:
+                return AROUND[0](self, lambda: self._call(args, kwargs))
+            result = self._last(self, args, kwargs)
+            return result if result is not NOT_KNOWN else self._call(args, kwargs)
         finally:
             self._lock.release()
 
@@ -246,9 +250,10 @@ class CapturedStep:
                 return self._eager(reason, args, kwargs)
             self._prepare(args, kwargs)
         args, kwargs = self._changing.with_tensors(args, kwargs)
-        for known in self._known:
-            if (found := self._found(known, args, kwargs)) is not None:
-                return self._replay(known.graph, *found, args, kwargs)
+        for known in self._known.values():
+            if (result := known(self, args, kwargs)) is not NOT_KNOWN:
+                self._last = known
+                return result
         try:
             key, tensors, seen = self._key(args, kwargs)
         except Unwatchable as reason:
@@ -266,40 +271,40 @@ class CapturedStep:
                 return self._without_graph(key, args, kwargs)
             if why:
                 return self._eager(why, args, kwargs)
-            self._remember(key, graph, args, kwargs)
-            return self._replay(graph, tensors, seen, args, kwargs)
+            return self._serve(key, graph, tensors, seen, args, kwargs)
         return self._without_graph(key, args, kwargs)
 
-    def _remember(
-        self, key: Key, graph: StepGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        """Compare the next calls with this one first."""
+    def _serve(
+        self,
+        key: Key,
+        graph: StepGraph,
+        tensors: Sequence[torch.Tensor],
+        seen: Seen | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> object:
+        """Replay the graph of this key, and compare the next calls with this one first."""
+        result = self.replay(graph, tensors, seen, args, kwargs)
         form = form_of_call(args, kwargs, self._written.places)
-        if form is not None:
-            others = [each for each in self._known if each.key != key]
-            self._known = [_Known(form, key, graph), *others][:_MOST_KNOWN]
+        if form is None:
+            return result
+        self._known.pop(key, None)
+        if len(self._known) == _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        self._last = self._known[key] = known_step(
+            form,
+            graph,
+            missing=key.missing,
+            ways=key.call.ways,
+            numbers=self._numbers,
+            gradients=self._gradients,
+            changing=self._changing if self._changing.are_in(args, kwargs) else None,
+            python=self._python,
+            has_results=bool(self._results),
+        )
+        return result
 
-    def _found(
-        self, known: _Known, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Sequence[torch.Tensor], Seen | None] | None:
-        """The tensors of a call and what its Python does; None for a call that differs from the known one."""
-        call, missing = known.key
-        try:
-            tensors = known.form.tensors_of(args, kwargs)
-            if tensors is None or not known.form.check(*tensors):
-                return None
-            if call.modes != self._modes_now():
-                return None
-            if missing and missing != self._gradients.are_missing():
-                return None
-            seen = self._seen_python(args, kwargs)
-        except Exception:  # arguments that are no tensors; what the step's Python raises
-            return None
-        if call.ways != _ways(seen) or self._difference(known.graph, args, kwargs):
-            return None
-        return tensors, seen
-
-    def _replay(
+    def replay(
         self,
         graph: StepGraph,
         tensors: Sequence[torch.Tensor],
@@ -307,10 +312,11 @@ class CapturedStep:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> object:
+        """Replay a graph, with all that its step does beside GPU work."""
         if why := graph.load_results():
             return self._eager(why, args, kwargs)
         self._numbers.fill()
-        result: Any = graph.run(tensors)
+        result: Any = graph.run(distinct(tensors))
         if self._results:
             result, left = result
             self._results.put(left)
@@ -322,21 +328,10 @@ class CapturedStep:
         self, graph: StepGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> str:
         """What changed since the capture; numbers and attributes that the step itself changes are no change."""
-        python = self._python
-        if python is None:
-            return self._difference_now(graph)
-        now = python.read(*args, **kwargs)
-        python.write(graph.numbers, *args, **kwargs)
-        try:
-            return self._difference_now(graph)
-        finally:
-            python.write(now, *args, **kwargs)
-
-    def _difference_now(self, graph: StepGraph) -> str:
-        if graph.is_same():
-            return ""
         with self._results.standing():
-            return graph.difference()
+            if self._python is None:
+                return graph.difference()
+            return self._python.with_numbers(graph.numbers, graph.difference, args, kwargs)
 
     def _prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Make optimizers capturable, before the first step creates their state."""
@@ -360,7 +355,7 @@ class CapturedStep:
         """What two calls share if one graph serves both, the tensors of the call, and what its Python does."""
         signature, tensors = signature_of_call(args, kwargs, self._written.places)
         try:
-            seen = self._seen_python(args, kwargs)
+            seen = self.seen_python(args, kwargs)
         except Exception as error:  # the step raises its own
             raise Unwatchable(f"its Python cannot be run: {error}") from error
         call = _Call(signature, self._modes_now(), _ways(seen))
@@ -370,7 +365,8 @@ class CapturedStep:
         flags = [module.training for module in self._modules]
         return (*flags, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
 
-    def _seen_python(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Seen | None:
+    def seen_python(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Seen | None:
+        """What the Python of a call does; None if there is none."""
         if self._python is None:
             return None
         floats, named = self._changing.with_floats(args, kwargs)
@@ -415,7 +411,7 @@ class CapturedStep:
             mode=self._mode,
             graphs_of_step=len(self._graphs),
         )
-        return self._replay(made, tensors, seen, args, kwargs)
+        return self._serve(key, made, tensors, seen, args, kwargs)
 
     def _eager(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         if reason:
@@ -468,6 +464,7 @@ class CapturedStep:
             return _READS_SCHEDULE
         if reason := self._stranger_to_python():
             self._python, self._why_no_python = None, reason
+            self._forget()  # graphs of calls by their Python
         self._numbers.fill()
         calls, mode = self._last_calls.take(key), gradient_mode()
         try:
@@ -601,8 +598,8 @@ class CapturedStep:
                 **self._state,
                 **roots_of(step),
                 **self._written.among(given),
-                "numbers": numbers.tensors,
-                "results": results.tensors,
+                NUMBERS: numbers.tensors,
+                RESULTS: results.tensors,
             },
         )
         origin = Origin(self.name, "", "a call of the captured step")
@@ -615,6 +612,7 @@ class CapturedStep:
 
     def _forget(self) -> None:
         self._known.clear()
+        self._last = unknown
         for graph in self._graphs.values():
             self._served_before += graph.served
             graph.release()

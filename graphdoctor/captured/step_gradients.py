@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+import operator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from graphdoctor.target.state.cpp_guards import add_guard, guards_of, has_imported_dynamo
 
 gradient_of: Any = torch.Tensor.grad.__get__  # type: ignore[union-attr]
 
@@ -55,6 +59,10 @@ class StartingGradients:
         """Of each trained tensor, whether it has no gradient."""
         return tuple([gradient is None for gradient in map(gradient_of, self._trained)])
 
+    def missing_in(self, left: Mapping[torch.Tensor, torch.Tensor | None]) -> tuple[bool, ...]:
+        """The same for these gradients, as far as they are of trained tensors."""
+        return tuple([left[tensor] is None for tensor in self._trained if tensor in left])
+
     def now(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """Each trained tensor with its gradient."""
         return [(tensor, tensor.grad) for tensor in self._trained]
@@ -81,6 +89,21 @@ class StartingGradients:
         is_new = has_any and len(kept) < len(before)
         has_written = observed.has_stepped or versions != [_versions(t) for t in self._trained]
         observed.has_run_backward = is_new or has_written
+
+
+def check_of_gradients(left: Mapping[torch.Tensor, torch.Tensor | None]) -> Callable[[], bool]:
+    """A function that returns whether tensors have these very gradients, as they have now."""
+    tensors, gradients = tuple(left), [*left.values()]
+
+    def guard(manager: Any, tensor: torch.Tensor, kind: Any) -> None:
+        of_gradient = manager.grad_manager("", tensor.grad, kind)
+        add_guard(of_gradient.add_id_match_guard, id(left[tensor]))
+
+    # The getter in Python takes 0.1 µs for each tensor.
+    check = guards_of(tensors, guard) if has_imported_dynamo() and tensors else None
+    if check is not None:
+        return partial(check, tensors)
+    return lambda: all(map(operator.is_, map(gradient_of, tensors), gradients))
 
 
 def _memory_of(tensor: torch.Tensor) -> StorageWeakRef | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
-from graphdoctor.captured.step_gradients import gradient_of
 from graphdoctor.captured.step_optimizers import Numbers, OptimizerGuard
 from graphdoctor.captured.step_results import KeptResults, Place
 from graphdoctor.graphs.calls import (
@@ -31,7 +30,7 @@ from graphdoctor.graphs.calls.signature import (
     parts_of_argument,
     structure_of,
 )
-from graphdoctor.graphs.graphed_callable import GraphedCallable, copy_into
+from graphdoctor.graphs.graphed_callable import GraphedCallable, Tensors, copy_into
 from graphdoctor.graphs.guards import Guard, Modes
 from graphdoctor.graphs.whole_step import CapturedStep as WholeStep
 from graphdoctor.target import Target
@@ -42,6 +41,8 @@ from graphdoctor.target.state.walk import Walk
 
 Gradient = tuple[torch.Tensor, torch.Tensor]  # a parameter, and its gradient before the step
 _GRAD = ".grad"
+# Of a target: the tensors that a captured step adds.
+NUMBERS, RESULTS = OWN_ROOTS = "captured numbers", "captured results"
 _GUARDED_APART = (
     torch.optim.Optimizer,
     torch.amp.GradScaler,
@@ -148,20 +149,23 @@ class StepGraph:
         self._made, self._modes, self._optimizers = made, modes, optimizers
         state = named_tensors(target.roots)
         left = {} if leaves_gradients else dict(_gradients_left(made.footprint.tensors, state))
-        self._trained, self._left = [*left], [*left.values()]
-        self._read, self._read_results = read_gradients, read_results
+        self.gradients: dict[torch.Tensor, torch.Tensor | None] = left
+        self._read, self.read_results = read_gradients, read_results
+        self.keeps_gradients = all(left.get(p) is each for p, each in read_gradients)
         if rebound := next(_rebound(made.footprint.tensors, state), ""):
             raise Unwatchable(
                 f"the step puts another tensor into {rebound}: copy into the one that is there"
             )
         _, given = signature_of_call(made.static_inputs.args, made.static_inputs.kwargs, written)
         given = distinct(given)
+        self._has_inputs = bool(given)
         # Optimizers have a guard of their own; schedules and scalers run outside, or keep their state on the GPU,
         # and loaders, which Accelerate's state leads to, count the batches that they give between steps.
         apart = [v for _, v, _ in Walk(target.roots) if isinstance(v, _GUARDED_APART)]
         roots = {n: r for n, r in target.roots.items() if not isinstance(r, _GUARDED_APART)}
-        # The target's step is a wrapper: the variables to watch are those of the functions that it wraps.
         roots |= {f"step of {n}": each for n, r in roots.items() for each in _wrapped_by(r)}
+        # The target's step is our wrapper, whose variables the program does not change.
+        roots = {n: r for n, r in roots.items() if r is not target.step and n not in OWN_ROOTS}
         with results.standing():
             self._guard = Guard(roots, without=apart, varying=results.keys, grad=True)
         if memory_of(given) & memory_of(state.values()):
@@ -182,36 +186,49 @@ class StepGraph:
 
     def load_results(self) -> str:
         """Take the tensors of attributes as inputs of the next replay; returns why one does not fit, or ""."""
-        for place in self._read_results:
+        for place in self.read_results:
             if why := place.load():
                 return why
         return ""
 
-    def run(self, tensors: Sequence[torch.Tensor]) -> object:
-        """Replay the step on these tensors; the gradients are then where eager leaves them."""
-        for parameter, gradient in self._read:
-            now = parameter.grad
-            if now is not gradient and now is not None:
-                gradient.copy_(now)
+    def run(self, tensors: Tensors, *, has_gradients: bool = False) -> object:
+        """Replay the step on these tensors, each once; the gradients are then where eager leaves them.
+
+        `has_gradients`: they are there now.
+        """
         graph = self._graph
-        graph.load(distinct(tensors))
-        graph.replay()
-        if not all(map(operator.is_, map(gradient_of, self._trained), self._left)):
-            for parameter, left in zip(self._trained, self._left, strict=True):
-                parameter.grad = left
+        if has_gradients:
+            graph.load(tensors)
+            graph.replay()
+        else:
+            for parameter, gradient in self._read:
+                now = parameter.grad
+                if now is not gradient and now is not None:
+                    gradient.copy_(now)
+            graph.load(tensors)
+            graph.replay()
+            for parameter, left in self.gradients.items():
+                if parameter.grad is not left:
+                    parameter.grad = left
         self.served += 1
         return graph.build(tensors)
 
-    def is_same(self) -> bool:
-        """Whether a replay still computes the step, with what its Python changes as at the capture.
+    def known_check(self) -> Callable[[], bool]:
+        """Whether a replay still computes the step, in calls whose form and gradient mode are those of this call.
 
-        Where it does not, `difference` decides.
+        Where it does not, `difference` decides. What the step's Python changes has to be as at the capture.
         """
-        return (
-            self._guard.is_same()
-            and self._modes.is_same()
-            and not any(optimizer.difference() for optimizer in self._optimizers)
-        )
+        guard, stream_number = self._guard, self._modes.stream_number
+        modes_are_same = self._modes.in_gradient_mode(has_tensors=self._has_inputs)
+        optimizers = [each.is_same for each in self._optimizers]
+
+        def is_same() -> bool:
+            for optimizer_is_same in optimizers:
+                if not optimizer_is_same():
+                    return False
+            return guard.is_same() and modes_are_same(stream_number())
+
+        return is_same
 
     def difference(self) -> str:
         """What changed since the capture, in one sentence; "" if a replay still computes the step."""
@@ -245,15 +262,11 @@ def _gradients_left(
             yield tensor, left.get(path + _GRAD)
 
 
-def _wrapped_by(step: object) -> Iterator[FunctionType]:
-    """The functions that `functools.wraps` says a function wraps, outermost first."""
-    inner = getattr(step, "__wrapped__", None) if isinstance(step, FunctionType) else None
-    while inner is not None:
-        function = inner.__func__ if isinstance(inner, MethodType) else inner
-        if not isinstance(function, FunctionType):
-            return
-        yield function
-        inner = getattr(function, "__wrapped__", None)
+def _wrapped_by(step: object) -> Iterator[object]:
+    """What `functools.wraps` says a function wraps, outermost first."""
+    while isinstance(step, FunctionType) and (inner := getattr(step, "__wrapped__", None)):
+        step = inner.__func__ if isinstance(inner, MethodType) else inner
+        yield step
 
 
 def _rebound(left: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]) -> Iterator[str]:

@@ -43,7 +43,7 @@ class FilledNumber:
         """Write a value that is not there yet."""
         if value != self.filled:
             self.tensor.fill_(value)
-            self.filled = value
+        self.filled = value
 
 
 def float_behind(tensor: torch.Tensor) -> float:
@@ -108,7 +108,8 @@ class Numbers:
     def fill(self) -> None:
         """Write the program's current numbers into the tensors that graphs read."""
         for number in self._numbers:
-            number.fill(number.now)
+            if number.group[number.option] is not number.filled:
+                number.fill(number.now)
 
     @contextmanager
     def as_tensors(self) -> Iterator[None]:
@@ -173,16 +174,26 @@ class OptimizerGuard:
         self._groups, self._state = optimizer.param_groups, optimizer.state
         self._each = list(self._groups)
         self._names: list[list[str]] = []
-        self._readers: list[Callable[[Group], tuple[object, ...]]] = []
+        self._readers: list[tuple[Callable[[Group], tuple[object, ...]], Group]] = []
         for group in self._each:
             names = [n for n in group if n not in _NOT_OPTIONS and not numbers.covers(group, n)]
             self._names.append(names)
-            self._readers.append(itemgetter(*names, *names[:1]))
+            self._readers.append((itemgetter(*names, *names[:1]), group))
         self._options = self._options_now()
         self._counts = [len(group["params"]) for group in self._each]
 
     def _options_now(self) -> list[tuple[object, ...]]:
-        return [read(group) for read, group in zip(self._readers, self._each, strict=True)]
+        return [read(group) for read, group in self._readers]
+
+    def is_same(self) -> bool:
+        """Whether nothing changed."""
+        optimizer, groups = self._optimizer, self._groups
+        return (
+            optimizer.state is self._state
+            and optimizer.param_groups is groups
+            and [len(group["params"]) for group in groups] == self._counts
+            and [read(group) for read, group in self._readers] == self._options
+        )
 
     def difference(self) -> str:
         """What changed, in one sentence; "" if nothing did."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import CellType, CodeType, FrameType, FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -42,6 +42,7 @@ _PURE = (
 _PURE_CALLS = frozenset({"min", "max", "int", "float", "bool", "abs", "round"})
 _READ_OF_SCHEDULES = frozenset({"get_last_lr", "last_epoch", "_last_lr", "get_lr"})
 Numbers = tuple[object, ...]
+_Found = TypeVar("_Found")
 
 
 class Seen(NamedTuple):
@@ -66,6 +67,21 @@ class PythonPart:
     schedules: tuple[torch.optim.lr_scheduler.LRScheduler, ...]
     names: frozenset[str]
     code: CodeType
+
+    def with_numbers(
+        self,
+        numbers: Numbers,
+        check: Callable[[], _Found],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> _Found:
+        """What a check returns while the numbers have these values."""
+        now = self.read(*args, **kwargs)
+        try:
+            self.write(numbers, *args, **kwargs)
+            return check()
+        finally:
+            self.write(now, *args, **kwargs)
 
     def commit(self, seen: Seen, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Leave the numbers and schedules as the step would."""

@@ -68,7 +68,7 @@ def form_by(
         return None
     if any(tensor.requires_grad for tensor in tensors):
         return None  # under no_grad, guards may not tell a tensor that requires gradients
-    is_plain = not kwargs and all(type(each) in TENSORS for each in args)
+    is_plain = not kwargs and [*map(id, args)] == [*map(id, tensors)]
     if not tensors:
         return CallForm(lambda: True, is_plain, tensors_of)
     try:

@@ -29,27 +29,20 @@ class Audit(Protocol):
 
 Around = Callable[[Tallied, Callable[[], object]], object]
 
+AROUND: list[Around] = []  # what makes the calls of captured steps, the first for all
 _LIVING: list[ref[Tallied]] = []
 _KEEPING: list[list[Tallied]] = []
-_AROUND: list[Around] = []
 _AUDITS: list[Audit] = []
-
-
-def called(tallied: Tallied, call: Callable[[], object]) -> object:
-    """Make a call of a captured step, inside what listens to such calls."""
-    for around in _AROUND:
-        return around(tallied, call)
-    return call()
 
 
 @contextmanager
 def around_steps(around: Around) -> Iterator[None]:
     """In the block, `around` makes the calls of captured steps."""
-    _AROUND.append(around)
+    AROUND.append(around)
     try:
         yield
     finally:
-        _AROUND.remove(around)
+        AROUND.remove(around)
 
 
 @contextmanager

@@ -117,23 +117,34 @@ class Modes:
         torch's guards have compared the tensors of such a call with those of an earlier one. The check may
         raise RuntimeError.
         """
-        # Nothing is saved for a backward pass, and dispatch keys tell of a dispatch mode.
-        without = _SEEN_BY_FORM | {_SAVED}
-        if self._before.get(_DISPATCH) == 0:
-            without |= {_DISPATCH}
-        return self._check(without, parameters)
+        # Nothing is saved for a backward pass.
+        return self._check(self._seen_by_form | {_SAVED}, parameters)
+
+    def in_gradient_mode(self, *, has_tensors: bool) -> Callable[[int], bool]:
+        """The same for calls in the current gradient mode, if they have tensors."""
+        without = self._seen_by_form if has_tensors else frozenset()
+        return self._check(without, grad=torch.is_grad_enabled())
+
+    @property
+    def _seen_by_form(self) -> Set[str]:
+        # Dispatch keys tell of a dispatch mode.
+        return _SEEN_BY_FORM | ({_DISPATCH} if self._before.get(_DISPATCH) == 0 else set())
 
     def _check(
-        self, without: Set[str], parameters: Sequence[torch.Tensor] = ()
+        self, without: Set[str], parameters: Sequence[torch.Tensor] = (), *, grad: bool = False
     ) -> Callable[[int], bool]:
-        """Whether all is as at the capture, and no module has a hook. The stream's number is given."""
+        """Whether all is as at the capture, and no module has a hook. The stream's number is given.
+
+        The global state is compared first with the one that has gradients, or has none.
+        """
         found = [each for each in self._found if each[0] not in {*without, _CAPTURE}]
         at_once = [ask for name, ask in found if name in self._at_once]
         before_at_once = [self._before[name] for name, _ in found if name in self._at_once]
         asked_always = {_DEVICE, _FUNCTIONS, _LEVEL}
         rest = [each for each in found if each[0] not in {*self._at_once, *asked_always}]
         asks, before = [ask for _, ask in rest], [self._before[name] for name, _ in rest]
-        off, on, hooks, always = self._off, self._on, OF_ALL_MODULES, dict(self._found)
+        first, second = (self._on, self._off) if grad else (self._off, self._on)
+        hooks, always = OF_ALL_MODULES, dict(self._found)
         device, device_before = always.get(_DEVICE, _nothing), self._before.get(_DEVICE)
         functions, functions_before = always[_FUNCTIONS], self._before[_FUNCTIONS]
         level_before = self._before[_LEVEL]
@@ -147,11 +158,11 @@ class Modes:
         def is_global_state_same() -> bool:
             if parameters and torch.is_grad_enabled() and any(map(_wants_gradient, parameters)):
                 return False
-            return on() or [*map(_call, at_once)] == before_at_once
+            return second() or [*map(_call, at_once)] == before_at_once
 
         def is_same(stream: int) -> bool:
             return (
-                (off() or is_global_state_same())
+                (first() or is_global_state_same())
                 and device() == device_before
                 and functions() == functions_before
                 and forward_ad._current_level == level_before

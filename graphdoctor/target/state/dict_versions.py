@@ -15,6 +15,13 @@ from typing import Any
 
 import torch
 
+from graphdoctor.target.state.cpp_guards import (
+    Check,
+    add_guard,
+    guards_of,
+    has_imported_dynamo,
+)
+
 # Since Python 3.12 torch watches the dictionaries whose versions it is asked for, and numbers the writes into them
 # one after the other, whichever it is. So a write into a dictionary of ours has the next number where nothing else
 # was written to. Before, Python numbers the writes into all dictionaries there are, and one comes with nearly every
@@ -76,8 +83,6 @@ def _tells(counter: Callable[[], int], version: Version) -> bool:
 _MANY = 64
 _FEW = 4
 _CALM = 64  # looks in a row that must find no write before guards are made anew, which takes 1 ms
-
-Check = Callable[[tuple[Any, ...]], bool]
 
 
 class DictVersions:
@@ -188,35 +193,15 @@ def _notices_writes(version: Callable[[dict[Any, Any]], int]) -> bool:
 
 def _check_of(dicts: tuple[dict[Any, Any], ...], *, may_import: bool) -> Check | None:
     """Dynamo's guards of versions: all in one call into C++. None where this torch has no such."""
-    is_imported = "torch._dynamo.guards" in sys.modules
+    is_imported = has_imported_dynamo()
     if not is_imported and not may_import:
         return None
     if len(dicts) < (_FEW if is_imported else _MANY) or not _may_import_dynamo():
         return None
-    try:
-        from torch._dynamo.guards import GuardManagerType
-
-        root = torch._C._dynamo.guards.RootGuardManager()
-        for place, guarded in enumerate(dicts):
-            item = root.tuple_getitem_manager(
-                place, f"L[{place}]", guarded, GuardManagerType.GUARD_MANAGER
-            )
-            _guard_version(item, guarded)
-        check: Check = root.check
-        return check if check(dicts) else None
-    except Exception:  # another torch's guards want other arguments
-        return None
+    return guards_of(dicts, lambda item, each, _: add_guard(item.add_dict_version_guard, each))
 
 
 def _may_import_dynamo() -> bool:
     """Not while something stands in for torch.cuda: dynamo would keep the stand-ins for ever."""
     real = torch.cuda.Stream.__module__ == "torch.cuda.streams"  # an emulated one says torch.cuda
     return "torch._dynamo" in sys.modules or real
-
-
-def _guard_version(manager: Any, guarded: dict[Any, Any]) -> None:
-    guard: Any = manager.add_dict_version_guard
-    # Some releases of torch take no third argument. A call that they refuse prints its arguments into its
-    # error, and so would read every tensor in them.
-    more = [None] if "arg2" in (guard.__doc__ or "") else []
-    guard(guarded, ["version"], *more)
