@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Any
 
 import torch
@@ -40,8 +40,8 @@ class FilledNumber:
             self.tensor = torch.tensor(value, dtype=torch.float32, device=device)
 
     def fill(self, value: float) -> None:
-        """Write a value that is not there yet."""
-        if value != self.filled:
+        """Write a value that is not there yet: by text, so that a NaN is no change, and -0.0 is one."""
+        if repr(value) != repr(self.filled):
             self.tensor.fill_(value)
         self.filled = value
 
@@ -172,6 +172,9 @@ class OptimizerGuard:
     def __init__(self, optimizer: torch.optim.Optimizer, numbers: Numbers) -> None:
         self._optimizer = optimizer
         self._groups, self._state = optimizer.param_groups, optimizer.state
+        # What others add later, with steps of other parameters, comes after it.
+        self._held = dict(self._state)
+        self._entries = list(self._held.values())
         self._each = list(self._groups)
         self._names: list[list[str]] = []
         self._readers: list[tuple[Callable[[Group], tuple[object, ...]], Group]] = []
@@ -190,16 +193,23 @@ class OptimizerGuard:
         optimizer, groups = self._optimizer, self._groups
         return (
             optimizer.state is self._state
+            and self._holds_entries()
             and optimizer.param_groups is groups
             and [len(group["params"]) for group in groups] == self._counts
             and [read(group) for read, group in self._readers] == self._options
         )
+
+    def _holds_entries(self) -> bool:
+        state = self._state
+        return len(state) >= len(self._entries) and all(map(is_, state.values(), self._entries))
 
     def difference(self) -> str:
         """What changed, in one sentence; "" if nothing did."""
         optimizer, name = self._optimizer, type(self._optimizer).__name__
         if optimizer.state is not self._state or optimizer.param_groups is not self._groups:
             return f"{name} loaded another state"
+        if not self._holds_entries():
+            return f"the state of {name} was emptied or replaced"
         if [len(group["params"]) for group in self._groups] != self._counts:
             return f"{name} has other parameters"
         if self._options_now() != self._options:
@@ -225,16 +235,17 @@ class OptimizerGuard:
     def adopt(self) -> bool:
         """Copy a state that was loaded with `load_state_dict` into the tensors that graphs use.
 
-        Returns whether the loaded state has the same structure.
+        So is one that an eager step made after the program emptied it. Returns whether it has the same structure.
         """
         optimizer = self._optimizer
         loaded, groups = optimizer.state, optimizer.param_groups
-        if loaded is self._state:
+        if loaded is self._state and self._holds_entries():
             return groups is self._groups
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-        if loaded.keys() != self._state.keys() or len(groups) != len(self._each):
+        held = {**self._held, **self._state, **self._held}  # those of the graph, in their order
+        if not held.keys() <= loaded.keys() or len(groups) != len(self._each):
             return False
-        for parameter, ours in self._state.items():
+        for parameter, ours in held.items():
             theirs = loaded[parameter]
             if ours.keys() != theirs.keys():
                 return False
@@ -252,5 +263,8 @@ class OptimizerGuard:
             for name, value in theirs.items():
                 if name not in ("params", "capturable", "fused", "foreach"):
                     ours[name] = value
+        others = {each: state for each, state in loaded.items() if each not in held}
+        self._state.clear()
+        self._state.update(held | others)
         optimizer.state, optimizer.param_groups = self._state, self._groups
         return True

@@ -49,7 +49,6 @@ from graphdoctor.values.program import (
     ProgramReport,
     ProgramStep,
     modules_to_move,
-    to_gpu,
 )
 from graphdoctor.values.recording import Unreached
 from graphdoctor.values.report import Machine, Report
@@ -242,7 +241,7 @@ def program_report(
     """What was seen until the program ended, however it ended."""
     reports = [step.outcome for step in watch.steps if isinstance(step.outcome, Report)]
     steps = tuple(_step(step, watch.after, wall_s, ended.ending) for step in watch.steps)
-    stays = [step for step in steps if step.reason == ON_CPU or machine is None]
+    stays = [step for step in steps if ON_CPU in step.reason or machine is None]
     files = (step.location.file for step in stays)
     modules = modules_to_move((step.mode, step.modules) for step in stays)
     return ProgramReport(
@@ -269,7 +268,7 @@ def _too_few(step: SeenStep, after: int) -> str:
     needed = max(after, to_find) + FEWEST_STEPS
     text = f"The step ran {count_text(step.begun, 'time')}, and a diagnosis needs {needed} runs."
     if step.modules and not step.is_on_gpu:
-        text += f" {ON_CPU} First, {to_gpu(step.modules.values())}."
+        text += f" {ON_CPU}"
     sooner = (
         f", or pass `--after 0`, which needs {to_find + FEWEST_STEPS}" if after > to_find else ""
     )

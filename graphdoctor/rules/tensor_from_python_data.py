@@ -12,7 +12,7 @@ from graphdoctor.rules.causes.reads import transfers
 from graphdoctor.rules.causes.source import statement_at, targets_of, with_expressions
 from graphdoctor.rules.causes.words import tensor_words
 from graphdoctor.rules.rule import MEASURED, NO_CURE, Hit, RecordingRule, at_op
-from graphdoctor.source.trees import calls_in, first_parameter, last_name, scope_at
+from graphdoctor.source.trees import MAKES_TENSOR, calls_in, first_parameter, last_name, scope_at
 from graphdoctor.values.finding import Cure
 from graphdoctor.values.locations import Location, is_library
 from graphdoctor.values.recording import Recording
@@ -81,9 +81,6 @@ class TensorFromPythonData(RecordingRule):
         return step, (torch.randn(8, 3, device="cuda"),)
 
 
-_BUILDING = frozenset({"as_tensor", "FloatTensor", "LongTensor", "tensor", "Tensor"})
-
-
 def _as_buffer(place: Location | None) -> Cure:
     """A tensor of constants in a method of the user's, as a buffer of the module; no cure of other tensors."""
     if place is None or is_library(place.file):
@@ -92,7 +89,7 @@ def _as_buffer(place: Location | None) -> Cure:
     is_simple = isinstance(statement, ast.Assign | ast.Return | ast.AugAssign)
     if statement is None or not is_simple or first_parameter(scope) != "self":
         return NO_CURE
-    found = [call for call in calls_in(statement) if last_name(call.func) in _BUILDING]
+    found = [call for call in calls_in(statement) if last_name(call.func) in MAKES_TENSOR]
     if len(found) != 1 or not all(map(_is_literal, found[0].args)):
         return NO_CURE
     (call,) = found

@@ -6,7 +6,7 @@ import ast
 import linecache
 from collections.abc import Iterable, Iterator
 
-from graphdoctor.source.trees import calls_in, last_name, tree_of
+from graphdoctor.source.trees import MAKES_TENSOR, calls_in, last_name, tree_of
 from graphdoctor.values.program import CalledModule, LineOnGpu
 
 # They take `device`; what the others make is moved.
@@ -14,9 +14,7 @@ _TAKE_DEVICE = frozenset({
     *("arange", "as_tensor", "empty", "eye", "full", "linspace", "ones"),
     *("rand", "randint", "randn", "randperm", "tensor", "zeros"),
 })  # fmt: skip
-_MAKE_ON_CPU = frozenset({
-    *("BoolTensor", "DoubleTensor", "FloatTensor", "IntTensor", "LongTensor", "Tensor", "from_numpy"),
-})  # fmt: skip
+_MAKE_ON_CPU = MAKES_TENSOR - _TAKE_DEVICE
 _MOVES = frozenset({"cpu", "cuda", "to"})
 # What they are given moves with the module that has it.
 _IN_MODULE = frozenset({"Parameter", "register_buffer"})

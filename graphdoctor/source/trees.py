@@ -12,6 +12,11 @@ FunctionSyntax = ast.FunctionDef | ast.AsyncFunctionDef
 SyntaxScope = FunctionSyntax | ast.ClassDef | ast.Module
 Owner = ast.Module | ast.FunctionDef
 WHOLE_FILE = "<module>"  # the name of a file's own code object
+# What makes a tensor of values of the host.
+MAKES_TENSOR = frozenset({
+    *("as_tensor", "from_numpy", "tensor"),
+    *("BoolTensor", "DoubleTensor", "FloatTensor", "IntTensor", "LongTensor", "Tensor"),
+})  # fmt: skip
 
 
 @cache

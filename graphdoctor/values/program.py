@@ -7,8 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from graphdoctor.values.figures import Range, joined
-from graphdoctor.values.locations import Location, line_of
+from graphdoctor.values.figures import Range
+from graphdoctor.values.locations import Location
 from graphdoctor.values.report import Machine, Mode, Report
 
 PROGRAM_SCHEMA_VERSION = 1
@@ -56,18 +56,6 @@ class LineOnGpu(Struct, frozen=True):
     line: int
     code: str
     is_added: bool = False
-
-
-def to_gpu(modules: Iterable[CalledModule]) -> str:
-    """What puts these modules and their inputs on a GPU, as an instruction."""
-    lines = dict.fromkeys(
-        f'`{one.expression}.to("cuda")` after {line_of(Location(one.file, one.line))}'
-        for one in modules
-        if one.expression
-    )
-    if not lines:
-        return "move the model and its inputs to the GPU"
-    return f"add {joined([*lines])}, and move the inputs to the GPU"
 
 
 def modules_to_move(steps: Iterable[tuple[Mode, Iterable[CalledModule]]]) -> list[CalledModule]:

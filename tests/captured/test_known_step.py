@@ -13,6 +13,7 @@ from torch import nn
 
 import graphdoctor
 from graphdoctor.captured.known_call import NOT_KNOWN
+from graphdoctor.captured.step_optimizers import FilledNumber
 from graphdoctor.device.emulated import EmulatedDevice
 from tests.support.captured_models import in_eager_and_captured, rand
 from tests.support.emulated import device as device
@@ -153,6 +154,8 @@ CHANGES: dict[str, Callable[[Program], object]] = {
     "a parameter of a group": lambda p: p.optimizer.param_groups[0]["params"].pop(),
     "groups": lambda p: setattr(p.optimizer, "param_groups", [*p.optimizer.param_groups]),
     "state": lambda p: setattr(p.optimizer, "state", defaultdict(dict, p.optimizer.state)),
+    "an emptied state": lambda p: p.optimizer.state.clear(),
+    "an entry of the state": lambda p: p.optimizer.state.update({p.weight: {}}),
     "all graphs": lambda p: p.step._forget(),
 }
 
@@ -291,3 +294,13 @@ def test_a_replay_that_raises_is_not_followed_by_an_eager_call(
         program.step(rand(5, 4))
     assert torch.equal(program.weight, before) and len(calls) == 1
     assert not program.step._lock.locked()
+
+
+def test_a_number_is_written_when_its_bits_change(device: EmulatedDevice) -> None:
+    number = FilledNumber(0.0, torch.device("cuda"))
+    number.fill(-0.0)
+    assert torch.equal(number.tensor.cpu().signbit(), torch.tensor(True))
+    number.fill(float("nan"))
+    version = number.tensor._version
+    number.fill(float("nan"))
+    assert number.tensor._version == version

@@ -108,6 +108,19 @@ def training_resumes(wrap: Wrap) -> Found:
     return found, model
 
 
+def the_state_is_emptied(wrap: Wrap) -> Found:
+    """As between stages of a training: the next step starts new averages, and graphs serve the steps after it."""
+    model, optimizer = _model()
+    step, found = wrap(_step(model, optimizer)), []
+    for i in range(14):
+        if i == 6:
+            optimizer.state.clear()
+        if i == 10:
+            optimizer.state[model[0].weight] = {}
+        found.append(step(_x(i)))
+    return found, model
+
+
 def a_call_raises(wrap: Wrap) -> Found:
     model, optimizer = _model()
     step, found = wrap(_step(model, optimizer)), []
@@ -366,6 +379,7 @@ def a_float_is_no_tensor(wrap: Wrap) -> Found:
         (weights_are_frozen, 4),
         (the_mode_changes, 11),
         (training_resumes, 11),
+        (the_state_is_emptied, 9),
         (a_call_raises, 8),
         (a_group_is_added, 4),
         (the_caller_runs_backward, 0),

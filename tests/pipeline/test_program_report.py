@@ -18,7 +18,6 @@ from graphdoctor.values.program import (
     HostWait,
     ProgramReport,
     modules_to_move,
-    to_gpu,
 )
 
 PLACE = Location("train.py", 7)
@@ -82,12 +81,16 @@ def test_a_step_on_the_cpu_names_the_lines_after_which_its_modules_can_be_moved(
         return CalledModule("Linear", expression, "/repo/gan.py", line)
 
     modules = {1: module("netG", 20), 2: module("netD", 24), 3: CalledModule("Linear")}
-    (seen,) = report_of(step(begun=9, outcome=ON_CPU, modules=modules)).steps
+    report = report_of(step(begun=9, outcome=ON_CPU, modules=modules))
+    (seen,) = report.steps
     assert seen.reason == ON_CPU and seen.is_reached
-    assert to_gpu(seen.modules) == (
-        'add `netG.to("cuda")` after line 20 of gan.py and `netD.to("cuda")` after line 24 of gan.py, and move the'
-        " inputs to the GPU"
-    )
+    moved = [(one.file, one.line, one.code) for one in report.on_gpu]
+    assert moved == [
+        ("/repo/gan.py", 20, 'netG.to("cuda")'),
+        ("/repo/gan.py", 24, 'netD.to("cuda")'),
+    ]
+    (few,) = report_of(step(begun=2, modules=modules)).steps
+    assert "runs" in few.reason and ON_CPU in few.reason
 
 
 def test_steps_on_the_cpu_have_one_reason_which_moves_the_models_that_are_trained() -> None:
@@ -99,9 +102,9 @@ def test_steps_on_the_cpu_have_one_reason_which_moves_the_models_that_are_traine
     steps = report_of(acting, trained).steps
     assert [one.reason for one in steps] == [ON_CPU, ON_CPU]
     moved = modules_to_move((one.mode, one.modules) for one in steps)
-    assert 'add `q.to("cuda")` after line 79 of dqn.py, and move' in to_gpu(moved)
+    assert moved == [model]
     moved = modules_to_move((one.mode, one.modules) for one in steps[:1])
-    assert 'add `self.fc1.to("cuda")` after line 45 of dqn.py, and move' in to_gpu(moved)
+    assert moved == [layer]
 
 
 def test_waits_between_steps_are_told_for_each_gap_and_those_on_the_step_s_own_lines_are_not() -> (

@@ -34,12 +34,15 @@ class Files:
     def __init__(self, root: Path) -> None:
         self._states: dict[str, FileState] = {}
         paths = sysconfig.get_paths()
-        libraries = {paths["purelib"], paths["platlib"]}
-        libraries |= {os.path.realpath(folder) for folder in libraries}
-        standard = {paths["stdlib"], paths["platstdlib"]}
-        standard |= {os.path.realpath(folder) for folder in standard}
-        self._libraries = tuple(folder + os.sep for folder in sorted(libraries))
-        self._standard = tuple(folder + os.sep for folder in sorted(standard))
+        # As Python names them first: `absolute` gives such paths, also where a folder is a link.
+        libraries, standard = (
+            tuple(f"{each}{os.sep}" for each in (*named, *map(os.path.realpath, named)))
+            for named in (
+                (paths["purelib"], paths["platlib"]),
+                (paths["stdlib"], paths["platstdlib"]),
+            )
+        )
+        self._libraries, self._standard = libraries, standard
         self._own = f"{Path(__file__).resolve().parents[2]}{os.sep}"
         self._root = str(root.resolve()).rstrip(os.sep) + os.sep
 

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from graphdoctor.source.trees import calls_in, last_name
+from graphdoctor.source.trees import MAKES_TENSOR, calls_in, last_name
 from graphdoctor.strategies.patch.drawn_batches import drawn_first, source_segment
 from graphdoctor.strategies.patch.edits.edit import NoProposal
 from graphdoctor.strategies.patch.read_values import READS, computes_figures, with_values_apart
@@ -23,10 +23,7 @@ _SHOWS = frozenset(
 )
 _TRAINS = frozenset({"backward", "step", "zero_grad", "clip_grad_norm_", "clip_grad_value_"})
 # What prepares a batch on the host: a statement that calls one of these can run before the graph ...
-_BRINGS = frozenset(
-    {"to", "cuda", "pin_memory", "tensor", "as_tensor", "from_numpy", "next", "size", "len", "item"}
-    | {"Tensor", "FloatTensor", "LongTensor"}
-)
+_BRINGS = MAKES_TENSOR | {"to", "cuda", "pin_memory", "next", "size", "len", "item"}
 # ... if it calls nothing else than these.
 _DRAWS = frozenset({"rand", "randn", "randint", "random", "normal", "uniform"})
 _PREPARES = _BRINGS | {
@@ -39,8 +36,6 @@ MODES = frozenset({"no_grad", "inference_mode"})
 _NAMES_TENSORS = frozenset(
     {"detach", "parameters", "named_parameters", "buffers", "state_dict", "dict", "OrderedDict"}
 )
-# What makes a tensor of a value of the host.
-_MAKES = frozenset({"tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor", "LongTensor"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,7 +435,7 @@ def with_inputs_apart(group: Group, varying: set[str]) -> tuple[Group, dict[str,
 
 def _makes_tensor(call: ast.Call, free: set[str]) -> bool:
     """Whether it only makes a tensor of what the host has before the group runs, on one line."""
-    is_made = bool(called(call) & _MAKES) and called(call) <= _PREPARES - {"next", "item"}
+    is_made = bool(called(call) & MAKES_TENSOR) and called(call) <= _PREPARES - {"next", "item"}
     is_free = Names([ast.Expr(call)]).loaded <= free
     return is_made and is_free and call.lineno == call.end_lineno
 
@@ -448,7 +443,7 @@ def _makes_tensor(call: ast.Call, free: set[str]) -> bool:
 def draws_tensor(value: ast.expr) -> bool:
     """Whether an expression only makes a tensor of numbers that the host draws."""
     calls = called(value)
-    return bool(calls & _MAKES and calls & _DRAWS) and calls <= _PREPARES - {"next", "item"}
+    return bool(calls & MAKES_TENSOR and calls & _DRAWS) and calls <= _PREPARES - {"next", "item"}
 
 
 def replaced(group: Group, places: Iterable[Place]) -> Group:

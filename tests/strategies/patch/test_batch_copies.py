@@ -161,6 +161,17 @@ def test_what_is_found_above_the_captured_function_is_handled(
     assert step.change and ("GD105" in step.cured) == is_cured
 
 
+def test_so_is_what_is_found_in_a_function_that_is_called_above_it(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    above = "y = torch.FloatTensor([2.0, 3.0]).to(device)"
+    source = LOOP.format(above=above, loss="(model(x).sum(1) - y)")
+    caller = 1 + next(n for n, line in enumerate(source.split("\n")) if "y =" in line)
+    place, stack = Location("draws.py", 3, "labels"), Location(str(file), caller, "<module>")
+    found = replace(HOST_READ, rule="GD105", location=place, stack=(stack,))
+    _, step = _patched(file, source, found)
+    assert step.change and "GD105" in step.cured
+
+
 def test_an_index_on_the_cpu_is_no_copy_of_the_batch(tmp_path: Path) -> None:
     file, source = tmp_path / "train.py", LOOP.format(above="pass", loss="model(x.to(device))[y]")
     line = next(n for n, text in enumerate(source.split("\n"), 1) if "x.to(" in text)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from graphdoctor.values.program import ON_CPU, to_gpu
+from graphdoctor.values.program import ON_CPU, LineOnGpu
 from tests.support.programs import NEVER, Ran, run
 
 HEAD = """\
@@ -424,9 +424,11 @@ with torch.no_grad():
     for i in range(9):
         model(x + i)
 """
-    (step,) = ran(tmp_path, body).report.steps
+    report = ran(tmp_path, body).report
+    (step,) = report.steps
     assert step.report is None and step.reason == ON_CPU
-    assert 'add `model.to("cuda")` after line 6 of program.py' in to_gpu(step.modules)
+    model = LineOnGpu(step.location.file, 6, 'model.to("cuda")', is_added=True)
+    assert model in report.on_gpu
     moved = body.replace("\nwith", '\nmodel.to("cuda")\nx = x.cuda()\nwith', 1)
     (told,) = ran(tmp_path, moved).report.steps
     assert told.report is not None and told.report.verdict == "safe"

@@ -9,8 +9,6 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-import torch
-
 from graphdoctor.source.trees import calls_in
 from graphdoctor.strategies.patch.edits.capture_decode import computes, counted_by
 from graphdoctor.strategies.patch.edits.capture_step import (
@@ -20,6 +18,7 @@ from graphdoctor.strategies.patch.edits.capture_step import (
     span_of_step,
 )
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.read_values import is_of_tensors
 from graphdoctor.strategies.patch.source import source_of
 from graphdoctor.strategies.patch.step_parts import MODES, as_one_group, called
 from graphdoctor.target.program.names import Names, names_outside
@@ -96,7 +95,7 @@ def _is_rollout(block: ast.With) -> bool:
     return (
         bool(loops)
         and all(computes(statement, made) for statement in block.body)
-        and all(map(_is_of_tensors, inside))
+        and all(ast.unparse(call.func) in _PYTHON or is_of_tensors(call) for call in inside)
         and not any(of_numpy)
     )
 
@@ -110,14 +109,6 @@ def _made_in(statements: Iterable[ast.stmt]) -> set[str]:
 
 def _is_bound(node: ast.AST) -> bool:
     return isinstance(getattr(node, "ctx", None), ast.Store)
-
-
-def _is_of_tensors(call: ast.Call) -> bool:
-    """Whether it is a method of tensors, a function of torch, or one that only counts."""
-    if isinstance(call.func, ast.Name):
-        return call.func.id in _PYTHON
-    name = ast.unparse(call.func)
-    return name.startswith("torch.") or hasattr(torch.Tensor, name.rpartition(".")[2])
 
 
 def _varies(span: Span) -> bool:

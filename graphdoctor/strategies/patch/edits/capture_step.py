@@ -162,8 +162,8 @@ def _cured(
     found: dict[str, list[Finding]] = {}  # what is inside, by rule
     for each in findings:
         inside = found.setdefault(each.rule, [])
-        place = each.location
-        if place is None or place.file != file or place.line not in lines:
+        through = filter(None, (each.location, *each.stack))
+        if not any(place.file == file and place.line in lines for place in through):
             inside.append(each)
     if are_copies(found.get(_COPY, ()), file, statements, batch):
         found[_COPY] = []
