@@ -66,8 +66,7 @@ def test_a_step_without_a_diagnosis_says_why() -> None:
     )
     assert rare.reason == (
         "The step ran 2 times, and a diagnosis needs 5 runs. The step runs on the CPU, where a CUDA graph does"
-        " nothing. First, move the model and its inputs to the GPU. Run more steps, or pass `--after 0`, which"
-        " needs 2."
+        " nothing. Run more steps, or pass `--after 0`, which needs 2."
     )
     assert (refused.reason, failed.reason) == ("Its loop changed.", "It raised.")
     (cut,) = report_of(step(begun=9), ending="interrupted").steps
