@@ -32,6 +32,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 _MOST_FRAMES = 40  # of one operator, torch's included
 _MOST_USERS = 8  # frames whose variables are looked through
+_MOST_VISITS = 200_000  # objects that variables lead to: a vocabulary has more, and takes seconds
 _DEEPEST = 4  # containers in each other
 _MOST_STEPS = 3  # from a variable to the assignment that it got its number from
 
@@ -486,6 +487,9 @@ class VariablesWalk(Walk):
     def __init__(self, variables: Mapping[str, object]) -> None:
         super().__init__(variables)
         self._held = {id(value) for value in variables.values()}
+
+    def __iter__(self) -> Iterator[Visit]:
+        return islice(super().__iter__(), _MOST_VISITS)
 
     def children(self, visit: Visit) -> Iterable[Visit]:
         return (each for each in super().children(visit) if id(each.value) not in self._held)

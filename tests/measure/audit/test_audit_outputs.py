@@ -13,6 +13,8 @@ from torch._inductor import cudagraph_trees as trees
 
 import graphdoctor
 from graphdoctor.device.emulated import entered
+from graphdoctor.measure.audit import places
+from graphdoctor.measure.audit.places import VariablesWalk
 from graphdoctor.target.state.snapshot import plain_torch
 from graphdoctor.values.audited import AuditReport
 from graphdoctor.values.locations import Location
@@ -337,3 +339,8 @@ def within(program: Callable[[], None], place: Location | None) -> str:
     line = Path(__file__).read_text().splitlines()[place.line - 1]
     assert line in lines_of(program)
     return line
+
+
+def test_a_walk_over_what_a_program_holds_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "_MOST_VISITS", 5)
+    assert len([*VariablesWalk({"vocabulary": dict.fromkeys(range(100), "word")})]) == 5
