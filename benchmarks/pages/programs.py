@@ -121,6 +121,10 @@ def _why(row: Row, ours: float | None, compiled: float | None, eager: float | No
     if eager_calls := _eager_calls(row):
         return eager_calls
     if compiled is not None and eager is not None and compiled > eager / ours:
+        runs = {way: found.get("runs_us") for way, found in row["ways"].items()}
+        changed, as_it_is = runs["graphdoctor"], runs["eager"]
+        if min(changed) < max(as_it_is) and min(as_it_is) < max(changed):
+            return f"not decided: runs took {_runs(as_it_is)} µs as it is, {_runs(changed)} with our diff"
         return "torch.compile is faster; it is not known yet why"
     return (
         "the step is a small part of its time" if eager is not None and ours > eager / 1.1 else ""
@@ -150,6 +154,10 @@ def _steps(rows: list[Row]) -> Iterator[Cells]:
 
 def _us(value: float | None) -> str:
     return _NONE if value is None else f"{value:,.0f}"
+
+
+def _runs(us: list[float]) -> str:
+    return f"{min(us):,.0f} to {max(us):,.0f}"
 
 
 def _times(eager: float | None, fast: float | None) -> str:
