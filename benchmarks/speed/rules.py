@@ -18,12 +18,13 @@ from graphdoctor.diagnose.diagnose import diagnose
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
 from graphdoctor.rules import ALL_RULES
+from graphdoctor.rules.rule import RecordingRule
 from graphdoctor.target import resolve
 from graphdoctor.values.recording import Recording
 
 MODELS = Path(__file__).parents[2] / "sample_models"
 NAMES = ("bert_mlm", "resnet50", "adam_training", "moe", "scheduled_scale")
-RULES = [rule for rule in ALL_RULES if rule.decided_by == "recording"]
+RULES = [rule for rule in ALL_RULES if issubclass(rule, RecordingRule)]
 
 
 def recorded(name: str, iterations: int) -> Recording:

@@ -185,8 +185,8 @@ def measure(
         Pair(max(pair.eager_s for pair in pairs), max(pair.graphed_s for pair in pairs))
         for pairs in zip(*ranks, strict=True)
     ]
-    interval = median_interval([pair.ratio for pair in timed], confidence=CONFIDENCE)
-    own = median_interval([pair.graphed_s * 1e6 for pair in timed], confidence=CONFIDENCE)
+    interval = median_interval([pair.ratio for pair in timed])
+    own = median_interval([pair.graphed_s * 1e6 for pair in timed])
     return Measurement(
         eager_us=median(pair.eager_s for pair in timed) * 1e6,
         graph_us=own.median,
@@ -264,16 +264,16 @@ class MedianInterval(Struct, frozen=True):
     high: float
 
 
-def median_interval(sample: Sequence[float], *, confidence: float = 0.95) -> MedianInterval:
-    """Bounds that hold the true median with at least `confidence`, from two order statistics.
+def median_interval(sample: Sequence[float]) -> MedianInterval:
+    """Bounds that hold the true median with at least `CONFIDENCE`, from two order statistics.
 
     How many of n values lie below the true median is binomial with 1/2, so the r-th smallest lies
     above it with the probability of fewer than r; likewise at the other end. Raises `ValueError`
     for a sample too small for any such bounds.
     """
-    rank = lower_rank(len(sample), confidence)
+    rank = lower_rank(len(sample), CONFIDENCE)
     if rank == 0:
-        raise ValueError(f"{len(sample)} values cannot bound a median with {confidence:.0%}")
+        raise ValueError(f"{len(sample)} values cannot bound a median with {CONFIDENCE:.0%}")
     ordered = sorted(sample)
     return MedianInterval(median(ordered), ordered[rank - 1], ordered[len(ordered) - rank])
 

@@ -26,7 +26,6 @@ class CollectivesDiffer(Rule):
     id = "GD216"
     name = "collectives-differ"
     effect = "replay-is-wrong"
-    decided_by = "ranks"
     evidence = (
         "documentation: NVIDIA's NCCL user guide, 'Collective Operations': each rank calls them with the same count and"
         " datatype, or the behavior is undefined, including hangs, crashes, or data corruption"

@@ -27,7 +27,6 @@ class Fragmented(Rule):
     effect = "replay-is-slow"
     evidence = "documentation (NVIDIA, CUDA Graph Best Practice for PyTorch: performance issues)"
     fix = "Fix the findings between the regions, those in the middle of the step first."
-    decided_by = "partition"
 
     @staticmethod
     def bad() -> object:

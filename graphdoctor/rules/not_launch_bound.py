@@ -30,7 +30,6 @@ class NotLaunchBound(Rule):
     effect = "replay-is-slow"
     evidence = "documentation (NVIDIA, CUDA Graph Best Practice for PyTorch: quantitative benefits)"
     fix = "Leave this step as it is, and make the kernels faster: fusion, lower precision, layouts."
-    decided_by = "estimate"
 
     @staticmethod
     def bad() -> object:

@@ -6,7 +6,7 @@ import inspect
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, TypeVar
 
 from msgspec import Struct
 
@@ -60,9 +60,6 @@ class Rule(ABC):
     fix: ClassVar[str]
     evidence: ClassVar[str]
     """How it is known: where it was measured, or the source or documentation that says so."""
-    decided_by: ClassVar[Literal["recording", "estimate", "partition", "ranks"]]
-    """The stage that finds it, or the ranks of the step together; a recording does by `RecordingRule.check`,
-    the others by a function in the file of the rule."""
     explains: ClassVar[tuple[str, ...]] = ()
     """Ids of the rules that find a part or a consequence of this hazard: where this one speaks
     about a line, theirs are not reported."""
@@ -106,9 +103,7 @@ class Rule(ABC):
 
 
 class RecordingRule(Rule):
-    """A hazard that a recording shows."""
-
-    decided_by = "recording"
+    """A hazard that a recording shows; others are found by a function in the file of the rule."""
 
     @abstractmethod
     def check(self, recording: Recording) -> Iterator[Hit]:

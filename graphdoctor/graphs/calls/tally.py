@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol, TypeVar
 from weakref import ref
 
 
@@ -27,6 +27,7 @@ class Audit(Protocol):
     is_paused: bool
 
 
+_T = TypeVar("_T")
 Around = Callable[[Tallied, Callable[[], object]], object]
 
 AROUND: list[Around] = []  # what makes the calls of captured steps, the first for all
@@ -36,23 +37,22 @@ _AUDITS: list[Audit] = []
 
 
 @contextmanager
-def around_steps(around: Around) -> Iterator[None]:
+def _among(those: list[_T], one: _T) -> Iterator[_T]:
+    those.append(one)
+    try:
+        yield one
+    finally:
+        those.remove(one)
+
+
+def around_steps(around: Around) -> AbstractContextManager[object]:
     """In the block, `around` makes the calls of captured steps."""
-    AROUND.append(around)
-    try:
-        yield
-    finally:
-        AROUND.remove(around)
+    return _among(AROUND, around)
 
 
-@contextmanager
-def audited(audit: Audit) -> Iterator[None]:
+def audited(audit: Audit) -> AbstractContextManager[object]:
     """In the block, an audit looks for faults in each replay."""
-    _AUDITS.append(audit)
-    try:
-        yield
-    finally:
-        _AUDITS.remove(audit)
+    return _among(_AUDITS, audit)
 
 
 def is_auditing() -> bool:
@@ -80,15 +80,9 @@ def register(tallied: Tallied) -> None:
         kept.append(tallied)
 
 
-@contextmanager
-def kept_tallies() -> Iterator[list[Tallied]]:
+def kept_tallies() -> AbstractContextManager[list[Tallied]]:
     """All that are made in the block, also those that nobody else holds any more."""
-    kept: list[Tallied] = []
-    _KEEPING.append(kept)
-    try:
-        yield kept
-    finally:
-        _KEEPING.remove(kept)
+    return _among(_KEEPING, [])
 
 
 def tallies() -> list[Tallied]:

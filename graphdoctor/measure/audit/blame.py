@@ -68,18 +68,17 @@ class _Program:
 
 
 def smallest_script(
-    operators: Sequence[BlamedOperator], shows: Callable[[str], bool],
-    clock: Callable[[], float] = time.perf_counter,
-) -> str | None:  # fmt: skip
+    operators: Sequence[BlamedOperator], shows: Callable[[str], bool]
+) -> str | None:
     """A script whose last operator is the last of these; None if no script shows the difference.
 
     First as few operators as possible, counted from the last, then fewer among these, then smaller and simpler
     tensors. `shows` runs a script.
     """
-    end_s = clock() + _MOST_SECONDS
+    end_s = time.perf_counter() + _MOST_SECONDS
 
     def works(program: _Program) -> bool:
-        if clock() > end_s:
+        if time.perf_counter() > end_s:
             return False
         try:
             return shows(_Script(program).text())

@@ -23,7 +23,7 @@ Clock = Callable[[], float]
 class GpuMachine:
     """Runs named pieces of work, which work.py lists, and times them. Raises CannotDoItHere without a GPU."""
 
-    def __init__(self, clock: Clock = time.perf_counter) -> None:
+    def __init__(self) -> None:
         if not torch.cuda.is_available():
             raise CannotDoItHere(
                 "`graphdoctor calibrate` measures a GPU, and torch finds none here: "
@@ -31,7 +31,6 @@ class GpuMachine:
             )
         self.name = torch.cuda.get_device_name()
         self.software = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
-        self._clock = clock
         self._work = make_work(torch.device("cuda"))
 
     def amount(self, work: str) -> float:
@@ -43,13 +42,13 @@ class GpuMachine:
         found = self._work[work]
         if found.before is not None:
             return apart_us(
-                found.before, found.call, clock=self._clock, drain=torch.cuda.synchronize
+                found.before, found.call, clock=time.perf_counter, drain=torch.cuda.synchronize
             )
-        return timed_us(found.call, self._clock, torch.cuda.synchronize, calls=found.together)
+        return timed_us(found.call, time.perf_counter, torch.cuda.synchronize, calls=found.together)
 
     def burst_us(self, work: str) -> Sequence[Sequence[float]]:
         """Host time of each of a few calls in a row, the first right after the device ran dry; several bursts."""
-        return bursts_us(self._work[work].call, self._clock, torch.cuda.synchronize)
+        return bursts_us(self._work[work].call, time.perf_counter, torch.cuda.synchronize)
 
     def device_us(self, work: str) -> Sequence[float]:
         """Time of one call on a device that has more work queued, several samples."""

@@ -127,10 +127,9 @@ class _Line:
 class GraphCounts:
     """Counts calls of a graph type's methods while `on`. Windows stay closed during captures."""
 
-    def __init__(self, gate: Gate, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._clock = clock
-        self._start_s = clock()
+        self._start_s = time.perf_counter()
         self._lines: dict[Location | None, _Line] = {}
         self._of: dict[int, _Line] = {}  # by the identity of a graph
         self.before_first: Callable[[], None] = lambda: None
@@ -202,7 +201,7 @@ class GraphCounts:
         if is_capture:
             line.captures += 1
             line.again += line.replays >= _FEW
-            line.last_capture_s = self._clock() - self._start_s
+            line.last_capture_s = time.perf_counter() - self._start_s
         if before is not None and before is not line:
             before.alive.pop(key, None)
         self._of[key] = line

@@ -85,15 +85,21 @@ def _names(target: ast.expr) -> list[str]:
 def _without(loop: ast.For, drawn: ast.stmt, header: str, text: str) -> str:
     """The loop's lines with another header, without the drawing and the comment above it."""
     lines = text.replace("\r\n", "\n").split("\n")
-    first, last = drawn.lineno, drawn.end_lineno or drawn.lineno
-    while lines[first - 2].strip().startswith("#"):
-        first -= 1
+    dropped = lines_with_comment(drawn, text)
     kept = [
         lines[number - 1][loop.col_offset :]
         for number in range(loop.lineno + 1, (loop.end_lineno or 0) + 1)
-        if not first <= number <= last
+        if number not in dropped
     ]
     return "\n".join([header, *kept]) + "\n"
+
+
+def lines_with_comment(statement: ast.stmt, text: str) -> range:
+    """The numbers of a statement's lines, and of those of the comment above it."""
+    lines, first = text.split("\n"), statement.lineno
+    while lines[first - 2].strip().startswith("#"):
+        first -= 1
+    return range(first, (statement.end_lineno or statement.lineno) + 1)
 
 
 def source_segment(text: str, node: ast.AST) -> str:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from graphdoctor.source.trees import last_name
-from graphdoctor.strategies.patch.source import At, Change, Instead
-from graphdoctor.strategies.patch.step_parts import Group, draws_tensor
+from graphdoctor.strategies.patch.drawn_batches import lines_with_comment
+from graphdoctor.strategies.patch.source import At, Change, Instead, Place, with_places
+from graphdoctor.strategies.patch.step_parts import Group, draws_tensor, replaced
 from graphdoctor.target.program.names import Names
 
 _LOOPS = (ast.For, ast.While, ast.comprehension, ast.Lambda, ast.FunctionDef)
@@ -40,7 +40,7 @@ def with_draws_given(
             variable = ast.unparse(statement.targets[0])
             drawn[variable] = expression
             changes.append(_with_parameter(function, statement, variable, file, text))
-            group = _with_argument(group, call, variable)
+            group = replaced(group, [_one_more(call.args[-1], variable)])
             break
     return group, drawn, tuple(changes)
 
@@ -100,26 +100,17 @@ def _with_parameter(
     function: ast.FunctionDef, statement: ast.stmt, variable: str, file: str, text: str
 ) -> Change:
     """The function with one more parameter, and without the statement that drew it and the comment above."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    first, last = statement.lineno, statement.end_lineno or statement.lineno
-    while lines[first - 2].strip().startswith("#"):
-        first -= 1
-    parameter = function.args.args[-1]
-    line, column = parameter.end_lineno or 0, parameter.end_col_offset or 0
-    head = lines[line - 1].encode()
-    lines[line - 1] = (head[:column] + f", {variable}".encode() + head[column:]).decode()
+    code = with_places(text.replace("\r\n", "\n"), [_one_more(function.args.args[-1], variable)])
+    lines, drawn = code.split("\n"), lines_with_comment(statement, code)
     start = function.lineno
     while start > 1 and lines[start - 2].strip()[:1] in ("", "#"):
         start -= 1
-    kept = (*range(start, first), *range(last + 1, (function.end_lineno or 0) + 1))
+    kept = (n for n in range(start, (function.end_lineno or 0) + 1) if n not in drawn)
     at = At(file, function.lineno, function.col_offset)
     return Instead(at, at, "".join(lines[number - 1] + "\n" for number in kept))
 
 
-def _with_argument(group: Group, call: ast.Call, variable: str) -> Group:
-    lines = group.code.split("\n")
-    line, column = call.args[-1].end_lineno or 0, call.args[-1].end_col_offset or 0
-    whole = lines[line - 1].encode()
-    lines[line - 1] = (whole[:column] + f", {variable}".encode() + whole[column:]).decode()
-    code = "\n".join(lines)
-    return replace(group, statements=tuple(ast.parse(code).body), code=code)
+def _one_more(last: ast.arg | ast.expr, name: str) -> Place:
+    """Where the one after the last parameter or argument is, with its name."""
+    column = last.end_col_offset or 0
+    return last.end_lineno or 0, column, column, f", {name}"
