@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.causes.advice import for_read
+from graphdoctor.rules.causes.advice import for_mask, for_read
 from graphdoctor.rules.causes.edits import without_read
 from graphdoctor.rules.causes.numbers import OUTSIDE
 from graphdoctor.rules.causes.reads import Read, host_reads
@@ -69,9 +69,8 @@ class HostRead(RecordingRule):
                 and not read.of_scaler
                 and not is_formatting(read.op.location)
             ):
-                fix = _fix(read, iterations[read.iteration], recording)
-                edits = () if fix else without_read(read.op.location)
-                yield at_op(read.iteration, read.op, _message(read), cure=Cure(fix, edits=edits))
+                cure = _cure(read, iterations[read.iteration], recording)
+                yield at_op(read.iteration, read.op, _message(read), cure=cure)
 
     @staticmethod
     def bad() -> object:
@@ -92,6 +91,13 @@ class HostRead(RecordingRule):
             return x / total
 
         return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _cure(read: Read, iteration: Iteration, recording: Recording) -> Cure:
+    if (cure := for_mask(read.op, iteration)) is not None:
+        return cure
+    fix = _fix(read, iteration, recording)
+    return Cure(fix, edits=() if fix else without_read(read.op.location))
 
 
 def _fix(read: Read, iteration: Iteration, recording: Recording) -> str:

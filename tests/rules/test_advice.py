@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,8 @@ import torch
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from graphdoctor.rules.causes.edits import with_causality
+from graphdoctor.values.locations import Location
 from tests.support.diagnosing import assert_followed, cuda, diagnosed
 from tests.support.torch_versions import STORES_NUMBERS_BY_FILLING, WHY_FILLING
 
@@ -43,6 +46,17 @@ def encoded(*, is_causal: bool | None) -> object:
         return encoder(x, mask, is_causal=is_causal)
 
     return step, (cuda(2, 3, 4),)
+
+
+def layers(mask: torch.Tensor, *, decoding: bool = False) -> object:
+    """Two layers that mask their attention, and do not say how."""
+    if decoding:
+        layer = nn.TransformerDecoderLayer(4, 1, 4, dropout=0.0, batch_first=True)
+        decoder = nn.TransformerDecoder(layer, 2).cuda()
+        return lambda x: decoder(x, x, tgt_mask=mask), (cuda(2, 3, 4),)
+    layer = nn.TransformerEncoderLayer(4, 1, 4, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).cuda()
+    return lambda x: encoder(x, mask) * 2, (cuda(2, 3, 4),)
 
 
 def packed() -> object:
@@ -727,3 +741,39 @@ def test_the_way_out_of_eager_flex_attention_is_to_compile_it() -> None:
     """The emulated device runs compiled code eagerly, so that the cure cannot be followed there."""
     fixes = {one.rule: one.fix for one in diagnosed(causal).findings}
     assert fixes["GD105"].startswith("Call `torch.compile(flex_attention)`"), fixes
+
+
+@pytest.mark.parametrize(
+    ("is_causal", "decoding", "text"),
+    [
+        (True, False, "encoder(x, mask, is_causal=True)"),
+        (False, False, "encoder(x, mask, is_causal=False)"),
+        (True, True, "decoder(x, x, tgt_mask=mask, tgt_is_causal=True)"),
+        (False, True, "decoder(x, x, tgt_mask=mask, tgt_is_causal=False)"),
+    ],
+)
+def test_the_edit_of_a_masked_call_says_whether_its_mask_is_causal(
+    is_causal: bool, decoding: bool, text: str
+) -> None:
+    def example() -> object:
+        mask = nn.Transformer.generate_square_subsequent_mask(3, device="cuda")
+        return layers(mask if is_causal else mask.t(), decoding=decoding)
+
+    (found,) = diagnosed(example).findings
+    assert [edit.new_text for edit in found.edits] == [text]
+    assert found.fix.startswith(f"Pass is_causal={is_causal}")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "nn.functional.dropout(encoder(x, mask), 0.0)",
+        "model(x, x, src_mask=mask, tgt_mask=mask)",
+        "encoder(x, mask, is_causal=None)",
+        "encoder(x, **options)",
+    ],
+)
+def test_a_call_whose_mask_is_not_certain_is_not_edited(call: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(f"y = {call}\n", encoding="utf-8")
+    assert with_causality(Location(str(file), 1, "<module>"), is_causal=True) == ()

@@ -9,7 +9,12 @@ from collections.abc import Iterator, Mapping
 from graphdoctor.operators import Transfer, transfer_of
 from graphdoctor.operators.conditions import has_nested
 from graphdoctor.rules.causes.branch_points import Branch
-from graphdoctor.rules.causes.edits import device_of_indexed, made_indices, without_check
+from graphdoctor.rules.causes.edits import (
+    device_of_indexed,
+    made_indices,
+    with_causality,
+    without_check,
+)
 from graphdoctor.rules.causes.numbers import dimension_of
 from graphdoctor.rules.causes.reads import tensor_lines
 from graphdoctor.rules.causes.sizes import constant_state
@@ -148,11 +153,7 @@ _PACKED = (
     "first, outside the captured region."
 )
 _PACKING = frozenset({"pack_padded_sequence", "pad_packed_sequence", "pack_sequence"})
-_CAUSAL = (
-    "Pass is_causal=True to nn.TransformerEncoder, tgt_is_causal=True to nn.TransformerDecoder and nn.Transformer "
-    "(False if the mask is not causal). Without it, they compare the mask with a causal one, which is a host sync."
-)
-# What torch.nn.modules.transformer compares a mask with, and how: `_detect_is_causal_mask`.
+# How torch.nn.modules.transformer compares a mask with a causal one: `_detect_is_causal_mask`.
 _DETECTING = ("triu", "eq", "all", "_local_scalar_dense")
 _READING = frozenset({"item", "tolist", "is_nonzero"})
 _CONVERTING = frozenset({"float", "int", "bool"})
@@ -222,8 +223,6 @@ def for_read(op: Op, iteration: Iteration, *, is_truth: bool = False) -> str:
             return fix
     if place is None or written(place, _READING, _CONVERTING):
         return ""
-    if is_truth and _detects_causal_mask(op, iteration):
-        return _CAUSAL
     if factor := keyword_given(place, _FACTORS):
         return (
             f"Multiply the tensor instead: `x.add_(scale * y)`. `{factor}` takes a Python number, so a GPU tensor "
@@ -237,13 +236,29 @@ def for_read(op: Op, iteration: Iteration, *, is_truth: bool = False) -> str:
     return _INDEX if any(_indexes_by_name(part) for part in parts) else ""
 
 
-def _detects_causal_mask(op: Op, iteration: Iteration) -> bool:
-    """Whether the operators before a read, of one line which names none of them, are torch's look for a causal mask."""
+def for_mask(op: Op, iteration: Iteration) -> Cure | None:
+    """Instead of torch's look whether a mask is causal; None if this read is none.
+
+    The operators before it are then those of one line, which names none of them. A mask that is causal is not read
+    again: attention takes the argument in its place.
+    """
     last = iteration.ops[max(op.index + 1 - len(_DETECTING), 0) : op.index + 1]
     if tuple(each.base_name for each in last) != _DETECTING:
-        return False
+        return None
     is_one_line = all(each.location == op.location for each in last)
-    return is_one_line and not written(op.location, frozenset(_DETECTING), frozenset())
+    if not is_one_line or written(op.location, frozenset(_DETECTING), frozenset()):
+        return None
+    _, compared, *_ = last
+    mask = compared.inputs[0].storage
+    later = (each for each in iteration.ops[op.index + 1 :] if each.location == op.location)
+    reader = next((each for each in later if any(u.storage == mask for u in each.inputs)), None)
+    is_causal = reader is None or reader.base_name == compared.base_name
+    text = (
+        f"Pass is_causal={is_causal} to nn.TransformerEncoder, tgt_is_causal={is_causal} to nn.TransformerDecoder and "
+        f"nn.Transformer. In this run the mask is {'' if is_causal else 'not '}causal. Without the argument, they "
+        "compare the mask with a causal one, which is a host sync."
+    )
+    return Cure(text, edits=with_causality(op.location, is_causal=is_causal))
 
 
 def _indexes_by_name(node: ast.AST) -> bool:

@@ -264,6 +264,28 @@ def with_device(line: _Line, name: str) -> _Edits:
     return ()
 
 
+@_of_users_line
+def with_causality(line: _Line, *, is_causal: bool) -> _Edits:
+    """`encoder(x, mask)` becomes `encoder(x, mask, is_causal=True)`; a decoder's argument is `tgt_is_causal`."""
+    calls = [each for each in line.nodes if isinstance(each, ast.Call) and _hint_for_mask(each)]
+    if len(calls) != 1:
+        return ()
+    argument = f"{_hint_for_mask(calls[0])}={is_causal}"
+    return line.replaced(calls[0], line.with_argument(calls[0], argument))
+
+
+def _hint_for_mask(call: ast.Call) -> str:
+    """The argument that says whether the one mask of a call is causal; "" if it has none, or several."""
+    given = {keyword.arg for keyword in call.keywords}
+    if given & {"is_causal", "tgt_is_causal", None}:
+        return ""
+    if given & {"tgt_mask", "src_mask"}:
+        return "tgt_is_causal" if "src_mask" not in given else ""
+    others = given - {"mask", "src_key_padding_mask"}
+    has_mask = "mask" in given or len(call.args) == 2
+    return "is_causal" if has_mask and not others else ""
+
+
 def put_before(file: str, line: int, code: str) -> _Edits:
     """One more line before a line of the user's own."""
     if is_library(file):

@@ -8,6 +8,7 @@ import os
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -64,6 +65,15 @@ class Instead:
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """Code in the place of the expression, or else of the statement, that begins at `at` and ends at `end`."""
+
+    at: At
+    end: At
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
 class Argument:
     """One more argument for the call that *ends* there."""
 
@@ -95,7 +105,7 @@ class Import:
     code: str
 
 
-Change = Above | Below | Instead | Argument | Callee | Decorator | Import
+Change = Above | Below | Instead | Text | Argument | Callee | Decorator | Import
 
 
 def file_of(change: Change) -> str:
@@ -231,7 +241,12 @@ class _Editor(cst.CSTTransformer):
         self._planned: dict[cst.CSTNode, dict[_Index, _Planned]] = {}
         self._statements: dict[tuple[int, int], tuple[_Block, _Index, cst.CSTNode]] = {}
         self._calls: dict[tuple[int, int], cst.Call] = {}
+        self._expressions: dict[tuple[int, ...], cst.BaseExpression] = {}
+        self._texts: dict[cst.CSTNode, cst.BaseExpression] = {}
         for node, at in wrapper.resolve(PositionProvider).items():
+            if isinstance(node, cst.BaseExpression):
+                where = *self._in_bytes(at.start), *self._in_bytes(at.end)
+                self._expressions[where] = node
             if isinstance(node, cst.Call):
                 self._calls[self._in_bytes(at.end)] = node
             elif isinstance(node, (cst.Module, cst.IndentedBlock)):
@@ -269,6 +284,13 @@ class _Editor(cst.CSTTransformer):
             made = cst.ensure_type(cst.parse_expression(f"f({change.code})"), cst.Call)
             self._arguments.setdefault(call, []).extend(made.args)
             return True
+        if isinstance(change, Text):
+            expression = self._expressions.get((*where, change.end.line, change.end.column))
+            if expression is not None:
+                with suppress(cst.ParserSyntaxError):
+                    self._texts[expression] = cst.parse_expression(change.code)
+                    return True
+            return self.plan(Instead(change.at, change.at, change.code))
         if where not in self._statements:
             return False
         block, index, node = self._statements[where]
@@ -306,6 +328,13 @@ class _Editor(cst.CSTTransformer):
         return changed.with_changes(
             body=[*changed.body[:index], *self._imports, *changed.body[index:]]
         )
+
+    def on_leave(
+        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
+    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
+        if (made := self._texts.get(original_node)) is not None:
+            return made  # type: ignore[return-value]
+        return super().on_leave(original_node, updated_node)
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
         if (callee := self._callees.get(original_node)) is not None:

@@ -18,7 +18,7 @@ from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.made import with_patch
 from graphdoctor.strategies.patch.source import changed_sources, unified
 from graphdoctor.values.figures import Range
-from graphdoctor.values.finding import Finding
+from graphdoctor.values.finding import Edit, Finding
 from graphdoctor.values.locations import Location
 from graphdoctor.values.program import CalledModule, ProgramStep
 from tests.support.reports import (
@@ -554,6 +554,33 @@ def test_distributions_are_not_checked_in_a_captured_step(tmp_path: Path) -> Non
     elsewhere = replace(read, location=Location(str(file), line + 6, "<module>"))
     text = changed_sources(proposal(file, source, elsewhere).changes)[str(file)][1]
     assert "set_default_validate_args" not in text
+
+
+def test_what_a_called_function_reads_is_replaced_there_as_its_finding_says(tmp_path: Path) -> None:
+    source = PROGRAMS["a loop that reads its loss in the middle"].replace(
+        "model = nn.Sequential",
+        "def scaled(x):\n    return torch.mul(x, x.max().item())\n\n\nmodel = nn.Sequential",
+    )
+    file = tmp_path / "program.py"
+    line = source.split("\n").index("    return torch.mul(x, x.max().item())") + 1
+    text = "torch.mul(x, x.max())"
+    edit = Edit(str(file), line, 12, line, 12 + len("torch.mul(x, x.max().item())"), text)
+    read = replace(
+        HOST_READ,
+        rule="GD105",
+        location=Location(str(file), line, "scaled"),
+        edits=(edit,),
+        stack=(),
+    )
+    made = proposal(file, source, read)
+    assert f"    return {text}\n" in changed_sources(made.changes)[str(file)][1]
+    assert "GD105" in made.cures
+    other = replace(read, edits=(), location=Location(str(file), line + 1, "scaled"))
+    made = proposal(file, source, read, other)  # one of two is left
+    assert "GD105" not in made.cures
+    part = replace(edit, start_column=25, end_column=26, new_text="-1:")
+    made = proposal(file, source, replace(read, edits=(part,)))
+    assert "-1:" not in changed_sources(made.changes)[str(file)][1]
 
 
 @pytest.mark.parametrize("words", REFUSED)

@@ -18,6 +18,7 @@ from graphdoctor.strategies.patch.source import (
     Decorator,
     Import,
     Instead,
+    Text,
     at_lines_before,
     changed_sources,
     folder_for,
@@ -194,3 +195,19 @@ def test_an_import_goes_below_the_first_imports(text: str, line: int, tmp_path: 
 def test_a_diff_is_for_the_folder_that_holds_all_files() -> None:
     assert folder_for(["/a/b/c.py", "/a/b/d/e.py"], "/a/b") == "/a/b"
     assert folder_for(["/a/b/c.py", "/a/x/e.py"], "/a/b") == "/a"
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "after"),
+    [
+        ("é = f(\n    g(x),  # one\n    y,\n)\n", "g(x, z=1)", "é = f(\n    g(x, z=1),  # one\n    y,\n)\n"),
+        ("if x:\n    g(x); h(x)\n", "pass", "if x:\n    pass\n    h(x)\n"),
+    ],
+)  # fmt: skip
+def test_the_text_of_an_expression_or_of_a_statement_is_replaced(
+    before: str, code: str, after: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(before, encoding="utf-8")
+    change = Text(at(file, "g(x)"), at(file, "g(x)", end=True), code)
+    assert changed(file, change) == after

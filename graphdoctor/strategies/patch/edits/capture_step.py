@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import CodeType
@@ -16,6 +16,7 @@ from graphdoctor.strategies.patch.edits.averages_at_once import (
     averages_in_place,
     with_averages_at_once,
 )
+from graphdoctor.strategies.patch.edits.cured_in_functions import cured_in_functions
 from graphdoctor.strategies.patch.edits.drawn_in_functions import with_draws_given
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.edits.read_after_loop import read_after_loops
@@ -128,11 +129,16 @@ class CaptureStep:
             changes, names = extraction.changes(), extraction.names
             rounded = extraction.rounded()
             batch, outside = extraction.batch, (*parts.prepared, *parts.shown)
+        lines = range(span.first_line, span.last_line + 1)
+        moved = range(0) if function is not None else lines
+        replaced = cured_in_functions(step.report.findings, file, moved)
         changes = (*changes, *unchecked_distributions(step.report.findings, file))
+        changes = (*changes, *(change for each in replaced.values() for change in each))
         estimate = step.report.estimate
         gain = estimate.whole_speedup if estimate is not None else None
         refused = {f.rule for f in step.report.findings if f.effect == "capture-fails"}
-        cures = _cured(step.report.findings, file, _statements(span), batch, outside)
+        findings = step.report.findings
+        cures = _cured(findings, file, _statements(span), batch, outside, replaced)
         left = sorted(refused.difference(self.cures, cures))
         once = f" once {joined(left)} {'is' if len(left) == 1 else 'are'} fixed" if left else ""
         predicted = f" ({ratio_range(gain)}, predicted{once})" if gain is not None else ""
@@ -143,7 +149,7 @@ class CaptureStep:
             changes,
             f"{functions} {'runs' if len(names) == 1 else 'run'} the step, replayed as"
             f" {'a graph' if len(names) == 1 else 'graphs'} after the first calls{predicted}",
-            covers=(file, range(span.first_line, span.last_line + 1)),
+            covers=(file, lines),
             gain=None if left else gain,
             cures=cures,
             rounded=rounded,
@@ -156,14 +162,16 @@ def _cured(
     statements: Sequence[ast.stmt],
     batch: set[str],
     outside: Sequence[ast.stmt],
+    replaced: Container[Finding],
 ) -> tuple[str, ...]:
-    """The rules of which each finding is in a statement outside the captured function, or is a copy of the batch."""
+    """The rules of which each finding is replaced, outside the captured statements, or a copy of the batch."""
     lines = {n for s in outside for n in range(s.lineno, (s.end_lineno or s.lineno) + 1)}
     found: dict[str, list[Finding]] = {}  # what is inside, by rule
     for each in findings:
         inside = found.setdefault(each.rule, [])
         through = filter(None, (each.location, *each.stack))
-        if not any(place.file == file and place.line in lines for place in through):
+        is_outside = any(place.file == file and place.line in lines for place in through)
+        if not is_outside and each not in replaced:
             inside.append(each)
     if are_copies(found.get(_COPY, ()), file, statements, batch):
         found[_COPY] = []
