@@ -27,7 +27,8 @@ class CapturePlan:
     calls these are: those without gradients, or those whose backward pass is a graph as well. `sizes`
     have a graph each, and `left_out` says why others that were asked for have none. `memory` is that of
     the graph of the whole forward pass, or of those of all sizes. `graphs_of_step` counts the graphs of
-    a captured step, one for each signature of its calls.
+    a captured step, one for each signature of its calls. `proof` says how its replays compare with eager, where
+    they were not compared bit for bit.
     """
 
     how: Literal["whole", "modules", "eager"]
@@ -40,6 +41,7 @@ class CapturePlan:
     left_out: tuple[str, ...] = ()
     memory: GraphMemory | None = None
     graphs_of_step: int = 0
+    proof: str = ""
 
     @property
     def coverage(self) -> float:
@@ -99,6 +101,8 @@ def _how(name: str, plan: CapturePlan) -> Iterator[str]:
     if plan.graphs_of_step:
         graphs = count_text(plan.graphs_of_step, "CUDA graph")
         yield f"{name} is replayed as {graphs} of the whole step, with {count_text(plan.launches, 'launch')}."
+        if plan.proof:
+            yield f"Compared with eager: {plan.proof}."
     elif plan.how == "whole":
         passes = "graph" if plan.mode == "inference" else "graph for each of forward and backward"
         of_sizes = f", for each of the sizes {_listed(plan.sizes)}" if plan.sizes else ""

@@ -55,7 +55,7 @@ from graphdoctor.graphs.capturable import make_capturable
 from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.guards import Modes
 from graphdoctor.graphs.whole_step import CapturedStep as WholeStep
-from graphdoctor.graphs.whole_step import detached
+from graphdoctor.graphs.whole_step import capture_from_start, detached
 from graphdoctor.pipeline import Setting, put_back, stages
 from graphdoctor.proof.stage import prove_whole_step
 from graphdoctor.proof.verify import verify_whole_step
@@ -410,6 +410,7 @@ class CapturedStep:
             captured_launches=made.launches,
             mode=self._mode,
             graphs_of_step=len(self._graphs),
+            proof=made.proof,
         )
         return self._serve(key, made, tensors, seen, args, kwargs)
 
@@ -481,9 +482,9 @@ class CapturedStep:
                         if _is_computed_number(studied):
                             return f"{reason} {_PASS_NUMBER}"
                         return "; ".join(filter(None, (reason, self._why_no_python)))
-                    made, why = self._proved(studied, self._takes_numbers(args, kwargs))
+                    made, proof = self._proved(studied, self._takes_numbers(args, kwargs))
                     if made is None:
-                        return f"the capture was not proved: {why}"
+                        return f"the capture was not proved: {proof}"
                     modes.watch(studied.recording)
                     iteration = studied.recording.captured[-1]
                     read = {external.storage for external in iteration.externals}
@@ -515,6 +516,7 @@ class CapturedStep:
                     leaves_gradients=self._gradients.are_left_alone(key.call),
                     numbers=numbers,
                     lends=self._code_seen.copies_unblocked(),
+                    proof=proof if device.kind != "emulated" else "",
                 )
         except Unwatchable as reason:
             return str(reason)
@@ -526,7 +528,7 @@ class CapturedStep:
         return self._changing.are_in(args, kwargs) or self._results.has_numbers
 
     def _proved(self, studied: Studied, takes_numbers: bool) -> tuple[WholeStep | None, str]:
-        """The graph of the step if its replays match eager, or None and how they differ.
+        """The graph of the step if its replays match eager, or None; and how they match or differ.
 
         If it takes numbers in tensors, its replays have to match a step that takes floats, too.
         """
@@ -548,6 +550,7 @@ class CapturedStep:
                 exact=False,
                 now=session.start,
                 meeting=session.device.meeting,
+                recapture=functools.partial(capture_from_start, session),
             )
             if found.status != "verified":
                 made.release()

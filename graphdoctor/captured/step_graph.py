@@ -123,7 +123,7 @@ class StepGraph:
     The step adds to, or steps with, `read_gradients`, which were there before it began. `results` are the
     attributes that have another tensor in each call, and it reads those in `read_results`. `numbers` are
     those that its Python changes, as they were at the capture. `leaves_gradients`: the step neither reads nor writes
-    gradients. `lends`: the step copies pinned tensors with `non_blocking`.
+    gradients. `lends`: the step copies pinned tensors with `non_blocking`. `proof` is how replays match eager.
     Raises `Unwatchable` for a step that leaves behind what a replay cannot.
     """
 
@@ -143,8 +143,9 @@ class StepGraph:
         leaves_gradients: bool = False,
         numbers: tuple[object, ...] = (),
         lends: bool = False,
+        proof: str = "",
     ) -> None:
-        self.served, self.launches = 0, launches
+        self.served, self.launches, self.proof = 0, launches, proof
         self.numbers = numbers
         self._made, self._modes, self._optimizers = made, modes, optimizers
         state = named_tensors(target.roots)

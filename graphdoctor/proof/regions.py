@@ -25,7 +25,13 @@ from graphdoctor.partition import PlannedRegion
 from graphdoctor.record.session import FEWEST_COMPARED, Session
 from graphdoctor.target.state.saved_tensor import copied_when_written, is_same_memory
 from graphdoctor.target.user_code import first_line
-from graphdoctor.values.captures import CaptureOutcome, Difference, Scope, Verification
+from graphdoctor.values.captures import (
+    WITHIN_DEVIATION,
+    CaptureOutcome,
+    Difference,
+    Scope,
+    Verification,
+)
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration
 
@@ -211,7 +217,7 @@ class _Trial:
             status="wrong" if self._differences else status,
             replays=self._replays,
             tensors=self._tensors,
-            method="bitwise" if self._exact else "within eager's own deviation",
+            method="bitwise" if self._exact else WITHIN_DEVIATION,
             reason=reason,
             differences=tuple(self._differences),
             inputs=self._tried_on,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from graphdoctor.device.observe.collectives import TRANSFERS, is_collective
 from graphdoctor.diagnose.diagnose import Diagnosis
@@ -247,6 +248,7 @@ def prove_whole_step(
         now=session.start,
         ran=ran,
         meeting=session.device.meeting,
+        recapture=partial(capture_from_start, session),
     )
     outcome = made.outcome(verification)
     if verification.status == "verified":

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -20,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from graphdoctor.device.observe.host_calls import answer_as_captured
 from graphdoctor.device.observe.meeting import ALONE, Meeting
 from graphdoctor.device.observe.patches import Patches
+from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.compare import Gap, dense_bits, have_same_bits, local_part
 from graphdoctor.graphs.footprint import (
     Footprint,
@@ -29,13 +31,14 @@ from graphdoctor.graphs.footprint import (
     stopped_host_state,
 )
 from graphdoctor.graphs.replayable import Replayable
+from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.record import Session
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.saved_tensor import address_of, contents_of, lies_on_cpu
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import first_line, user_code
-from graphdoctor.values.captures import Difference, Verification
+from graphdoctor.values.captures import WITHIN_DEVIATION, Difference, Verification
 from graphdoctor.values.locations import Location
 
 
@@ -109,6 +112,8 @@ def _of_tensor(
     return known[where]
 
 
+Recapture = Callable[[], CapturedStep | Refusal]  # the step, with torch's modes as they are then
+
 FIRST_SEED = 20_000  # any number: each step gets one of its own, the same in every twin
 Status = Literal["verified", "wrong", "not-verified"]
 
@@ -155,6 +160,26 @@ def assuming_capture(captured: Replayable) -> Iterator[None]:
     with Patches() as patches:
         answer_as_captured(patches)
         yield
+
+
+@contextmanager
+def deterministic_algorithms() -> Iterator[None]:
+    """Let kernels add in one order, where torch has such kernels; others add as before."""
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    memory: Any = torch.utils.deterministic
+    fills, by_cudnn = memory.fill_uninitialized_memory, torch.backends.cudnn.deterministic
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what has no such kernel
+        try:
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            memory.fill_uninitialized_memory = False
+            torch.backends.cudnn.deterministic = True
+            yield
+        finally:
+            torch.use_deterministic_algorithms(was_deterministic, warn_only=only_warns)
+            memory.fill_uninitialized_memory = fills
+            torch.backends.cudnn.deterministic = by_cudnn
 
 
 def replay_twin(
@@ -220,6 +245,7 @@ class TwinTrial:
     batches: Sequence[Inputs]
     exact: bool
     ran: EagerRuns | None = None  # eager iterations that were looked at when they were recorded
+    recapture: Recapture | None = None
     meeting: Meeting = ALONE  # where ranks judge together
     led_by: Sequence[Footprint] = ()  # of the eager run that all others keep in step with
     hosts: list[Mapping[str, object]] = field(
@@ -264,7 +290,7 @@ class TwinTrial:
             status=status,
             replays=len(self.batches),
             tensors=len(self.captured.footprint.tensors),
-            method="bitwise" if self.exact else "within eager's own deviation",
+            method="bitwise" if self.exact else WITHIN_DEVIATION,
             reason=reason,
             differences=differences,
             inputs=self.target.tried_on,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,7 +31,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 from graphdoctor.device.observe.dispatch import DispatchMode
 from graphdoctor.device.observe.meeting import ALONE, Meeting
 from graphdoctor.device.observe.operators import facts_of, parts_in_order
-from graphdoctor.graphs.compare import Gap, is_noise
+from graphdoctor.graphs.cause import Refusal
+from graphdoctor.graphs.compare import Gap, is_as_far, is_noise
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.graphs.generator import generator_state
 from graphdoctor.graphs.replayable import Replayable
@@ -41,8 +42,10 @@ from graphdoctor.proof.other_rounding import OtherRounding
 from graphdoctor.proof.twins import (
     FIRST_SEED,
     EagerRuns,
+    Recapture,
     ReplayFailed,
     TwinTrial,
+    deterministic_algorithms,
     digest,
     gaps_of,
     kept,
@@ -52,7 +55,7 @@ from graphdoctor.proof.twins import (
 from graphdoctor.target.state.snapshot import Snapshot, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import is_out_of_memory
-from graphdoctor.values.captures import ON_PATH_OF_CAPTURE, Verification
+from graphdoctor.values.captures import ON_PATH_OF_CAPTURE, WITHIN_DEVIATION, Verification
 from graphdoctor.values.errors import UserCodeError
 
 _EAGER_RERUNS = 2
@@ -74,6 +77,7 @@ def verify_whole_step(
     judge: Callable[[TwinTrial], Verification] | None = None,
     ran: EagerRuns | None = None,
     meeting: Meeting = ALONE,
+    recapture: Recapture | None = None,
 ) -> Verification:
     """Replay on each of `batches` and compare with an eager twin, tensor by tensor.
 
@@ -82,10 +86,11 @@ def verify_whole_step(
     is afterwards what it was before, which is `now` where a snapshot of it exists. `judge`
     compares the twins in another way. `ran` are eager runs that need not be run again where the graph
     was captured from their state. `meeting` is that of the step's device:
-    ranks judge together. Raises `UserCodeError` where the eager step fails.
+    ranks judge together. `recapture` captures the step once more, with the modes of torch as they are then.
+    Raises `UserCodeError` where the eager step fails.
     """
     usable = ran if ran is not None and exact and ran.are_of(captured.start, batches) else None
-    trial = TwinTrial(target, captured, batches, exact, usable, meeting)
+    trial = TwinTrial(target, captured, batches, exact, usable, recapture, meeting)
     before = now if now is not None else snapshot(target.roots)
     try:
         found = judge(trial) if judge is not None else _verify(trial)
@@ -178,6 +183,8 @@ def _judge_unsteady(
     wild = {gap.path for gap in (*drifts, *again) if trial.exact or not gap.is_small}
     noise = Noise((*drifts, *again))
     loud = [[gap for gap in step if trial.exact or not noise.explains(gap)] for step in gaps]
+    if any(loud) and (found := _judge_in_one_order(trial, replayed, loud, drifts)) is not None:
+        return found
     if any(beyond := [[gap for gap in step if gap.path not in wild] for step in loud]):
         return wrong(trial, beyond)
     if any(loud):
@@ -187,6 +194,53 @@ def _judge_unsteady(
             f"neither eager nor a replay repeats itself from the same state: {first.path} differs",
         )
     return verified(trial, replayed)
+
+
+_IN_ONE_ORDER = (
+    "eager does not repeat itself from the same state: with deterministic algorithms, replays equal eager's, and as the"
+    " step is they differ from eager by no more than eager from itself"
+)
+
+
+def _judge_in_one_order(
+    trial: TwinTrial,
+    replayed: Sequence[Footprint],
+    loud: Sequence[Sequence[Gap]],
+    drifts: Sequence[Gap],
+) -> Verification | None:
+    """Where orders of addition lead eager far away from itself: by kernels that add in one order.
+
+    The step is captured once more, with torch's deterministic algorithms, and its replays have to equal eager under
+    them: what a capture freezes is of the code and not of the kernels. A learning rate that stays what it was
+    differs there by more than noise. As the step is, replays may differ from eager as far as eager from itself.
+    None where that shows nothing: on several ranks, or without such kernels.
+    """
+    if trial.recapture is None or trial.meeting.has_others:
+        return None
+    farthest = dict[str, float]()
+    for drift in drifts:
+        if drift.is_measurable:
+            farthest[drift.path] = max(drift.max_abs, farthest.get(drift.path, 0.0))
+    if any(
+        not gap.is_measurable or not is_as_far(gap, farthest.get(gap.path, 0.0))
+        for step in loud
+        for gap in step
+    ):
+        return None
+    with deterministic_algorithms():
+        try:
+            made = trial.recapture()
+            if isinstance(made, Refusal):
+                return None
+            again = replace(trial, captured=made, ran=None, recapture=None, led_by=(), hosts=[])
+            found = _verify(again)
+            made.release()
+        except UserCodeError:  # not with these algorithms
+            return None
+    if found.status != "verified":
+        return found if found.status == "wrong" else None
+    found = verified(trial, replayed, note=_IN_ONE_ORDER)
+    return structs.replace(found, method=WITHIN_DEVIATION)
 
 
 class Noise:

@@ -53,6 +53,7 @@ class Difference(Struct, frozen=True):
     detail: str = ""
 
 
+WITHIN_DEVIATION = "within eager's own deviation"
 ON_FRESH_INPUTS = "on fresh inputs"
 ON_PATH_OF_CAPTURE = (
     "on the path that it takes while it is captured, which draws other random numbers"
@@ -68,7 +69,7 @@ class Verification(Struct, frozen=True):
     status: Literal["verified", "wrong", "not-verified"]
     replays: int
     tensors: int  # how many tensors were compared in each replay
-    method: str  # "bitwise" or "within eager's own deviation"
+    method: str  # "bitwise" or `WITHIN_DEVIATION`
     reason: str = ""
     differences: tuple[Difference, ...] = ()
     inputs: str = ON_FRESH_INPUTS
