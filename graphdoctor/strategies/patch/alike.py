@@ -21,6 +21,7 @@ _NEAR = 24  # characters around a number, among which stands what it is a number
 _NOTHING = (
     "The program printed nothing and stepped no optimizer, so there are no results to compare."
 )
+_MANY_RUNS = 6
 _MOST_WORSE = 10.0  # times what the program differs from itself
 # Of a float32's value, in which losses are summed even where weights are narrower.
 _LAST_PLACE = 2.0**-23
@@ -30,11 +31,15 @@ _MOST_ROUNDED = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """Whether the changed program gave the same results, and what shows it; its speedup where it was timed."""
+    """Whether the changed program gave the same results, and what shows it; its speedup where it was timed.
+
+    Where it `is_timed` and has no speedup, its results are the same, and it is no faster.
+    """
 
     is_same: bool
     sentence: str
     speedup: Range | None = None
+    is_timed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +109,58 @@ def likeness(
 
 
 def with_times(found: Likeness, plain: Sequence[Run], changed: Sequence[Run]) -> Likeness:
-    """With the speedup of a step, from runs that took turns; not the same where the change is slower.
-
-    The speedup is of the medians, its bounds are the smallest and the largest of any run of one by any of the
-    other.
-    """
-    eager = [run.step_us for run in plain if run.step_us is not None]
-    fast = [run.step_us for run in changed if run.step_us is not None]
-    if not eager or not fast:
+    """With the speedup of a step, from runs that took turns; not the same where the change seems no faster."""
+    times = _times(plain, changed)
+    if times is None:
         return found
-    speedup = Range(min(eager) / max(fast), median(eager) / median(fast), max(eager) / min(fast))
-    times = f"{time_text(median(eager))} as it is and {time_text(median(fast))} changed"
-    timed = f"{ratio_range(speedup)} measured, {count_text(len(fast), 'run')} of each in turns"
+    speedup = times.speedup
+    steps = "a step takes" if not times.are_late else "in the second half of its steps, one takes"
+    figures = (
+        f"{steps} {time_text(median(times.eager))} as it is and {time_text(median(times.changed))} changed, "
+        f"{ratio_range(speedup)} measured, {count_text(len(times.changed), 'run')} of each in turns."
+    )
+    if speedup.high < 1.0:
+        return Likeness(False, f"The changed program is slower: {figures}", is_timed=True)
     if speedup.mid < 1.0:
-        return Likeness(False, f"The changed program is slower: a step takes {times}, {timed}.")
-    sentence = f"{found.sentence.rstrip('.')}; a step takes {times}, {timed}."
-    return replace(found, sentence=sentence, speedup=speedup)
+        return Likeness(False, f"The change was not shown to be faster: {figures}", is_timed=True)
+    return replace(found, sentence=f"{found.sentence.rstrip('.')}; {figures}", speedup=speedup)
+
+
+def is_decided(plain: Sequence[Run], changed: Sequence[Run]) -> bool:
+    """Whether the runs show which program is faster, or more runs would not."""
+    times = _times(plain, changed)
+    return times is None or times.speedup.low >= 1.0 or times.speedup.high < 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Of a step in each run, in microseconds: over the second half of its steps where `are_late`."""
+
+    eager: list[float]
+    changed: list[float]
+    are_late: bool
+
+    @property
+    def speedup(self) -> Range:
+        """Of the medians; its bounds are the smallest and the largest of any run of one by any of the other.
+
+        Of many runs, the fastest and the slowest say how the machine was disturbed, and are left out of the bounds.
+        """
+        few = len(self.eager) < _MANY_RUNS or len(self.changed) < _MANY_RUNS
+        eager, fast = (
+            sorted(each) if few else sorted(each)[1:-1] for each in (self.eager, self.changed)
+        )
+        middle = median(self.eager) / median(self.changed)
+        return Range(eager[0] / fast[-1], middle, eager[-1] / fast[0])
+
+
+def _times(plain: Sequence[Run], changed: Sequence[Run]) -> _Times | None:
+    """The times of steps after the captures, of which a long program has most, if each run has them."""
+    late = [[run.late_step_us for run in runs] for runs in (plain, changed)]
+    are_late = all(None not in each for each in late)
+    found = late if are_late else [[run.step_us for run in runs] for runs in (plain, changed)]
+    eager, fast = ([each for each in times if each is not None] for times in found)
+    return _Times(eager, fast, are_late) if eager and fast else None
 
 
 def needs_another(plain: Run, changed: Run) -> bool:

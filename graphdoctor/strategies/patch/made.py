@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from graphdoctor.source.trees import scope_at
-from graphdoctor.strategies.patch.alike import Likeness, likeness, needs_another, with_times
+from graphdoctor.strategies.patch.alike import (
+    Likeness,
+    is_decided,
+    likeness,
+    needs_another,
+    with_times,
+)
 from graphdoctor.strategies.patch.edits import EDITS, PLAIN_EDITS
 from graphdoctor.strategies.patch.edits.capture_step import CAPTURE
 from graphdoctor.strategies.patch.edits.edit import Edit, NoProposal, Proposal
@@ -38,6 +45,8 @@ _SHAPES = (
     " results are copies, which you may keep."
 )
 _TIMED_RUNS = 3  # of each, in turns
+_MOST_TIMED_RUNS = 7  # where three do not show which program is faster
+_LEAST_OUTSIDE = 0.1  # of a program's time, that is worth a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +240,9 @@ def tried(
             len(made.proposals) > 1 or any(len(proposals) > 1 for proposals in choice.proposals)
         ):
             made, found, reasons = _one_by_one(choice, report.steps, trials, found, reasons)
+    if found.is_timed:
+        sentence = f"{found.sentence}{_where_time_goes(report, made.proposals)}"
+        found = dataclasses.replace(found, sentence=sentence)
     if not found.is_same:
         for number, proposal in made.proposals.items():
             reasons[number] = f"{proposal.edit}: {found.sentence.rstrip('.')}"
@@ -245,6 +257,23 @@ def tried(
     if found.speedup is not None:
         patch = replace(patch, speedup=found.speedup, is_measured=True)
     return replace(report, patch=patch)
+
+
+def _where_time_goes(report: ProgramReport, numbers: Iterable[int]) -> str:
+    """What a change of these steps leaves as it is, as sentences; "" where that is little."""
+    if not report.wall_s:
+        return ""
+    loading = report.loading_s / report.wall_s
+    outside = 1.0 - loading - sum(report.steps[number].share for number in numbers)
+    text = ""
+    if loading >= _LEAST_OUTSIDE:
+        text += (
+            f" The program waits for its DataLoaders for {loading:.0%} of its time, which no graph shortens: load on"
+            " more workers (`num_workers`), or keep the data on the GPU."
+        )
+    if outside >= _LEAST_OUTSIDE:
+        text += f" {outside:.0%} of its time is outside the changed steps{' and the loading' if text else ''}."
+    return text
 
 
 def _one_by_one(
@@ -351,10 +380,13 @@ class _Trials:
         return self._controls[optimizers, *changes]
 
     def _timed(self, found: Likeness, task: Task, changed: Run) -> Likeness:
-        """Both in turns, so that a slow phase of the machine meets both."""
-        runs = [changed]
-        for number in range(1, _TIMED_RUNS):
-            self._progress(f"timing, run {number + 1} of {_TIMED_RUNS} of each")
+        """Both in turns, so that a slow phase of the machine meets both, and as long as one run may take."""
+        runs, ends_at_s = [changed], time.monotonic() + self._time_limit_s
+        for number in range(1, _MOST_TIMED_RUNS):
+            is_late = time.monotonic() > ends_at_s
+            if number >= _TIMED_RUNS and (is_late or is_decided(self._plain[:number], runs)):
+                break
+            self._progress(f"timing, run {number + 1} of each")
             if len(self._plain) <= number:
                 self._plain.append(self._run(self._task))
             runs.append(self._run(task))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphdoctor.strategies.patch.alike import likeness, needs_another, with_times
+from graphdoctor.strategies.patch.alike import is_decided, likeness, needs_another, with_times
 from graphdoctor.strategies.patch.rerun import Run
 from graphdoctor.values.figures import Range
 
@@ -135,6 +135,40 @@ def test_the_speedup_of_runs_that_took_turns_is_of_their_medians() -> None:
     assert "2x (1.82x to 2.2x) measured, 3 runs of each in turns" in found.sentence
     slower = with_times(likeness(PLAIN, CHANGED), changed, plain)
     assert not slower.is_same and "The changed program is slower" in slower.sentence
+
+
+def timed(run: Run, *times_us: float, late: bool = False) -> list[Run]:
+    return [
+        replace(run, step_us=9e3, late_step_us=t) if late else replace(run, step_us=t)
+        for t in times_us
+    ]
+
+
+def test_runs_that_do_not_show_which_program_is_faster_do_not_call_it_slower() -> None:
+    plain, changed = timed(PLAIN, 100.0, 130.0, 110.0), timed(CHANGED, 120.0, 95.0, 115.0)
+    assert not is_decided(plain, changed)
+    found = with_times(likeness(PLAIN, CHANGED), plain, changed)
+    assert not found.is_same and found.is_timed
+    assert found.sentence.startswith("The change was not shown to be faster: a step takes 110 µs")
+    for faster, slower in ((changed, timed(PLAIN, 131.0, 140.0)), (timed(CHANGED, 150.0), plain)):
+        assert is_decided(slower, faster)
+
+
+def test_of_many_runs_the_fastest_and_the_slowest_are_left_out_of_the_bounds() -> None:
+    plain = timed(PLAIN, 200.0, 202.0, 204.0, 206.0, 208.0, 900.0, 90.0)
+    changed = timed(CHANGED, 100.0, 102.0, 104.0, 106.0, 108.0, 400.0, 50.0)
+    assert is_decided(plain, changed) and not is_decided(plain[-3:], changed[-3:])
+    found = with_times(likeness(PLAIN, CHANGED), plain, changed)
+    assert found.speedup == Range(200 / 108, 204 / 104, 208 / 100)
+
+
+def test_steps_after_the_captures_are_compared_where_each_run_has_them() -> None:
+    plain, changed = timed(PLAIN, 200.0, 200.0, late=True), timed(CHANGED, 100.0, 100.0, late=True)
+    found = with_times(likeness(PLAIN, CHANGED), plain, changed)
+    assert found.speedup == Range(2.0, 2.0, 2.0)
+    assert "in the second half of its steps, one takes 200 µs as it is" in found.sentence
+    found = with_times(likeness(PLAIN, CHANGED), plain, [*changed, replace(CHANGED, step_us=9e3)])
+    assert found.speedup == Range(1.0, 1.0, 1.0)
 
 
 def test_a_program_that_shows_nothing_proves_nothing() -> None:
