@@ -65,6 +65,7 @@ _MEANINGS = {
     NOT_DIAGNOSED: "the step cannot be diagnosed as it is",
 }
 _READ = "The change reads the value after the captured part."
+_REPLACED = "The change replaces the code there."
 _HOW_CURED = {
     "GD101": _READ,
     "GD102": _READ,
@@ -95,7 +96,7 @@ def render(report: ProgramReport, look: Look, *, diff_file: str = "") -> str:
         page.wrapped(("note", "bold cyan"), (f": {note}", ""), indent=4)
     _write_changes(page, report, diff_file)
     to_fix, cured = _causes(report.steps)
-    _write_cured(page, cured)
+    _write_cured(page, cured, report.patch.diff if report.patch is not None else "")
     _write_unknown(page, report.steps)
     reports = {n: step.report for n, step in _numbered(report.steps) if step.report is not None}
     write_findings(page, to_fix)
@@ -465,7 +466,7 @@ def _causes(steps: Sequence[ProgramStep]) -> tuple[list[list[Entry]], list[list[
     return causes_of(to_fix), [*cured.values()]
 
 
-def _write_cured(page: Page, causes: Sequence[Sequence[Entry]]) -> None:
+def _write_cured(page: Page, causes: Sequence[Sequence[Entry]], diff: str) -> None:
     """What the change handles, a note for each rule: a reader has nothing to edit there."""
     if not causes:
         return
@@ -473,10 +474,19 @@ def _write_cured(page: Page, causes: Sequence[Sequence[Entry]]) -> None:
     for cause in causes:
         rule = cause[0].finding.rule
         places = places_text((one.finding.location for one in cause), page.look.base)
-        how = _HOW_CURED.get(rule, "")
+        is_replaced = all(_has_edits(diff, one.finding) for one in cause)
+        how = _REPLACED if is_replaced else _HOW_CURED.get(rule, "")
         notes.append(Note(rule, f"{headline_of(cause[0].finding)[0]} ({places}). {how}".rstrip()))
     headline = f"the change above handles {counts_text(causes)}: no further edit is needed"
     write_frame(page, Frame("handled", "bold green", headline, notes=notes))
+
+
+def _has_edits(diff: str, finding: Finding) -> bool:
+    """Whether the diff writes the text of a finding's fix: of its lines those that were not there before."""
+    removed, added = ([line for line in diff.splitlines() if line[:1] == sign] for sign in "-+")
+    lines = (line.strip() for edit in finding.edits for line in edit.new_text.splitlines())
+    new = [line for line in lines if not any(line in each for each in removed)]
+    return bool(new) and all(any(line in each for each in added) for line in new)
 
 
 def _write_unknown(page: Page, steps: Sequence[ProgramStep]) -> None:

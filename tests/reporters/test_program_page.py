@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
@@ -11,6 +12,7 @@ from graphdoctor.reporters import program_page
 from graphdoctor.reporters.analysis.summary import now_of
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.figures import Range, ratio_text
+from graphdoctor.values.finding import Edit
 from graphdoctor.values.program import ON_CPU, LineOnGpu, Patch, ProgramStep
 from graphdoctor.values.report import RankOutcome
 from tests.support.reports import (
@@ -149,6 +151,20 @@ def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:
     assert "(models/branch.py:31). The change reads the value after the captured part." in words
     assert "Keep the decision" not in handled and "Keep the decision" in second
     assert "2 errors to fix" not in page and "2 errors, 1 error handled by the change." in page
+
+
+@pytest.mark.parametrize("is_in_diff", [True, False])
+def test_a_fix_that_the_change_writes_is_not_a_value_that_is_read_later(is_in_diff: bool) -> None:
+    edit = Edit("models/branch.py", 31, 1, 32, 1, "y = encoder(\n    x, mask, is_causal=True)")
+    edited = replace(HOST_READ, edits=(edit,))
+    added = "+    x, mask, is_causal=True)\n" if is_in_diff else ""
+    diff = f"--- a\n+++ b\n@@ -31,2 +31,2 @@\n-y = encoder(\n-    x, mask)\n+y = encoder(\n{added}"
+    step = replace(step_of(replace(COMPARED, findings=(edited,))), cured=("GD101",))
+    report = replace(of_program(step), patch=Patch("same results", diff, BASE))
+    handled, _, _ = program_page.render(report, Look(base=BASE)).partition("error[")
+    words = " ".join(handled.split())
+    assert ("The change replaces the code there." in words) == is_in_diff
+    assert ("reads the value after the captured part" in words) != is_in_diff
 
 
 def test_errors_of_one_fix_are_one_block_with_the_lines_of_all_steps() -> None:
