@@ -26,8 +26,6 @@ from graphdoctor.values.errors import UsageError
 from graphdoctor.values.escape import visible, visible_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from graphdoctor.check.baseline_update import Acceptance
     from graphdoctor.check.gate import Outcome
     from graphdoctor.check.settings.files import Project

@@ -292,14 +292,6 @@ class SegmentsPlan:
     breaks: tuple[Break, ...]
 
     @property
-    def captured_share(self) -> float | None:
-        """Of the launches in the graphs; None where there is no launch."""
-        launches = sum(graph.launches for graph in self.graphs)
-        if not launches:
-            return None
-        return sum(graph.captured_launches for graph in self.graphs) / launches
-
-    @property
     def summary(self) -> str:
         parts = [part for graph in self.graphs for part in graph.parts]
         captured = [part for part in parts if part.captured]

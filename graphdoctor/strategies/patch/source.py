@@ -108,16 +108,11 @@ class Import:
 Change = Above | Below | Instead | Text | Argument | Callee | Decorator | Import
 
 
-def file_of(change: Change) -> str:
-    """The file that a change is for."""
-    return change.file if isinstance(change, Import) else change.at.file
-
-
 def changed_sources(changes: Iterable[Change]) -> Sources:
     """Return the text of each file, and its text with all changes. Raises CannotEdit."""
     by_file: dict[str, list[Change]] = {}
     for each in dict.fromkeys(changes):
-        by_file.setdefault(file_of(each), []).append(each)
+        by_file.setdefault(each.file if isinstance(each, Import) else each.at.file, []).append(each)
     made = {}
     for file, own in by_file.items():
         text = source_of(file)
