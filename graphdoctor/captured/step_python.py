@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from graphdoctor.source.trees import tree_of
+from graphdoctor.source.trees import is_scope, tree_of, walk_until
 from graphdoctor.target.frames import is_machinery, is_own
 from graphdoctor.target.state.variables import is_user_class, loads_method
 from graphdoctor.target.user_code import is_user_file
@@ -513,12 +513,7 @@ class _End(ast.NodeTransformer):
 
 def _own_nodes(owner: ast.FunctionDef) -> Iterator[ast.AST]:
     """The nodes of a function's body, without those of functions and classes in it."""
-    waiting: list[ast.AST] = list(owner.body)
-    while waiting:
-        node = waiting.pop(0)
-        yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            waiting.extend(ast.iter_child_nodes(node))
+    return walk_until(owner.body, is_scope)
 
 
 def _targets(owner: ast.FunctionDef) -> Iterator[ast.expr]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from types import CodeType
 
@@ -96,6 +97,30 @@ def statements_of(scope: ast.stmt | ast.Module) -> list[ast.stmt]:
     """All statements inside a function, another statement or a file, by line."""
     found = [node for node in ast.walk(scope) if isinstance(node, ast.stmt) and node is not scope]
     return sorted(found, key=lambda node: node.lineno)
+
+
+def walk_until(nodes: Iterable[ast.AST], is_end: Callable[[ast.AST], bool]) -> Iterator[ast.AST]:
+    """The nodes and those inside of them, outside in; what is inside an end is left out, and not the end."""
+    waiting = deque(nodes)
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        if not is_end(node):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def is_scope(node: ast.AST) -> bool:
+    """Whether what is inside has names of its own, and does not run where it is written."""
+    return isinstance(node, FunctionSyntax | ast.ClassDef | ast.Lambda)
+
+
+def always_run(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The nodes without those that an `if` decides on."""
+    waiting = [*statements]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += [node.test] if isinstance(node, ast.If) else ast.iter_child_nodes(node)
 
 
 def calls_in(*nodes: ast.AST) -> Iterator[ast.Call]:

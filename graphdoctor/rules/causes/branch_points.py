@@ -14,7 +14,7 @@ from graphdoctor.rules.causes.source import (
     statement_at,
     tests_of,
 )
-from graphdoctor.source.trees import SyntaxScope, body_of_function, holds, scope_at
+from graphdoctor.source.trees import SyntaxScope, body_of_function, holds, scope_at, walk_until
 from graphdoctor.values.figures import shortened
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import External, Iteration, Op, TensorUse
@@ -73,16 +73,9 @@ def branches_on(scope: SyntaxScope, file: str, names: frozenset[str]) -> Iterato
 
 def _names_decided_by(test: ast.expr, file: str) -> frozenset[str]:
     """The names whose values a test depends on: whether `x is None` does not hang on a number."""
-    found: set[str] = set()
-    todo: list[ast.AST] = [test]
-    while todo:
-        part = todo.pop()
-        if _asks_for_none(part, file):
-            continue
-        if isinstance(part, (ast.Name, ast.Attribute)):
-            found.add(ast.unparse(part))
-        todo += ast.iter_child_nodes(part)
-    return frozenset(found)
+    nodes = walk_until([test], lambda part: _asks_for_none(part, file))
+    named = (n for n in nodes if isinstance(n, (ast.Name, ast.Attribute)))
+    return frozenset(map(ast.unparse, named))
 
 
 def _asks_for_none(node: ast.AST, file: str) -> bool:

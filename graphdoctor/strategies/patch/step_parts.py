@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from graphdoctor.source.trees import MAKES_TENSOR, calls_in, last_name
+from graphdoctor.source.trees import MAKES_TENSOR, calls_in, is_scope, last_name, walk_until
 from graphdoctor.strategies.patch.drawn_batches import drawn_first, source_segment
 from graphdoctor.strategies.patch.edits.edit import NoProposal
 from graphdoctor.strategies.patch.read_values import READS, computes_figures, with_values_apart
@@ -507,18 +507,12 @@ def _is_of_numpy(statement: ast.stmt) -> bool:
     return bool(functions) and is_numpy and not any(".random." in each for each in functions)
 
 
-def leaves(statements: Iterable[ast.stmt]) -> bool:
+def leaves(statements: Sequence[ast.stmt]) -> bool:
     """Whether a `return`, or a `break` or `continue` of a loop around them, is among them."""
-    waiting: list[tuple[ast.AST, bool]] = [(each, False) for each in statements]
-    while waiting:
-        node, in_loop = waiting.pop()
-        is_jump = isinstance(node, (ast.Break, ast.Continue)) and not in_loop
-        if isinstance(node, ast.Return) or is_jump:
-            return True
-        if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
-            inside = in_loop or isinstance(node, (ast.For, ast.While))
-            waiting += [(child, inside) for child in ast.iter_child_nodes(node)]
-    return False
+    inside = walk_until(statements, is_scope)
+    own = walk_until(statements, lambda n: is_scope(n) or isinstance(n, (ast.For, ast.While)))
+    is_left = any(isinstance(node, (ast.Break, ast.Continue)) for node in own)
+    return is_left or any(isinstance(node, ast.Return) for node in inside)
 
 
 class _Source:

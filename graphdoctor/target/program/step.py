@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from graphdoctor.source.trees import WHOLE_FILE, Owner, owner_of, tree_of
+from graphdoctor.source.trees import WHOLE_FILE, Owner, is_scope, owner_of, tree_of, walk_until
 from graphdoctor.target.program.events import At, location_of
 from graphdoctor.target.program.saved_steps import SavedSteps, Turn, in_turn
 from graphdoctor.target.program.statements import blocks_to
@@ -144,18 +144,13 @@ def _last_binding(
 
 
 def _binds(statement: ast.stmt, name: str, *, of_self: bool) -> bool:
-    waiting: list[ast.AST] = [statement]
-    while waiting:
-        node = waiting.pop()
+    for node in walk_until([statement], is_scope):
         match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
-                continue
             case ast.Attribute(value=ast.Name(id="self"), attr=bound, ctx=ast.Store()) if of_self:
                 if bound == name:
                     return True
             case ast.Name(id=bound, ctx=ast.Store()) if bound == name and not of_self:
                 return True
-        waiting.extend(ast.iter_child_nodes(node))
     return False
 
 

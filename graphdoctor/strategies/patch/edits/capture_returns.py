@@ -6,10 +6,10 @@ An agent that learns from a rollout runs small operators for each of its steps, 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
-from graphdoctor.source.trees import calls_in
+from graphdoctor.source.trees import calls_in, walk_until
 from graphdoctor.strategies.patch.edits.capture_decode import computes, counted_by
 from graphdoctor.strategies.patch.edits.capture_step import (
     CAPTURE,
@@ -131,7 +131,7 @@ def _varies(span: Span) -> bool:
     }
     rounds = Names([ast.Assign([loop.target], ast.Constant(0)) for loop in loops]).stored
     bound = names_outside(around, span.block, ast.Store) | _made_in(span.block) - rounds
-    read = [n for test in tests for n in _read_in(test)]
+    read = [n for n in walk_until(tests, _is_shape) if not _is_shape(n)]
     deciding = {n.id for n in read if isinstance(n, ast.Name)}
     deciding |= Names([ast.Expr(loop.iter) for loop in loops]).loaded
     return bool(
@@ -141,13 +141,7 @@ def _varies(span: Span) -> bool:
     )
 
 
-def _read_in(test: ast.expr) -> Iterator[ast.AST]:
-    """What a test reads, without the shapes of tensors."""
-    waiting: list[ast.AST] = [test]
-    while waiting:
-        node = waiting.pop()
-        part = node.value if isinstance(node, ast.Subscript) else node
-        is_shape = isinstance(part, ast.Attribute) and part.attr == "shape"
-        if not is_shape and not (isinstance(node, ast.Call) and called(node) <= {"len", "size"}):
-            yield node
-            waiting += ast.iter_child_nodes(node)
+def _is_shape(node: ast.AST) -> bool:
+    part = node.value if isinstance(node, ast.Subscript) else node
+    is_attribute = isinstance(part, ast.Attribute) and part.attr == "shape"
+    return is_attribute or (isinstance(node, ast.Call) and called(node) <= {"len", "size"})

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import CodeType
 
+from graphdoctor.source.trees import always_run
 from graphdoctor.strategies.patch.batch_copies import are_copies, only_copies
 from graphdoctor.strategies.patch.edits.averages_at_once import (
     averages_in_functions,
@@ -559,13 +560,8 @@ class _WithBranches(Names):
 
 def _is_always_read(name: str, statements: Iterable[ast.stmt]) -> bool:
     """Whether statements read a name outside their branches, too."""
-    waiting: list[ast.AST] = [*statements]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-            return True
-        waiting += [node.test] if isinstance(node, ast.If) else ast.iter_child_nodes(node)
-    return False
+    names = (n for n in always_run(statements) if isinstance(n, ast.Name) and n.id == name)
+    return any(isinstance(each.ctx, ast.Load) for each in names)
 
 
 def _is_index(name: str, statements: Iterable[ast.stmt]) -> bool:

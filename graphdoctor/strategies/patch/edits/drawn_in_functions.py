@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from graphdoctor.source.trees import last_name
+from graphdoctor.source.trees import last_name, walk_until
 from graphdoctor.strategies.patch.drawn_batches import lines_with_comment
 from graphdoctor.strategies.patch.source import At, Change, Instead, Place, with_places
 from graphdoctor.strategies.patch.step_parts import Group, draws_tensor, replaced
@@ -47,13 +47,9 @@ def with_draws_given(
 
 def _calls(group: Group, name: str) -> Iterator[ast.Call]:
     """The call of a function that the group makes once for each of its runs."""
-    waiting: list[ast.AST] = [*ast.parse(group.code).body]
-    while waiting:
-        node = waiting.pop()
+    for node in walk_until(ast.parse(group.code).body, lambda each: isinstance(each, _LOOPS)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
             yield node
-        if not isinstance(node, _LOOPS):
-            waiting += ast.iter_child_nodes(node)
 
 
 def _given(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr] | None:

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from graphdoctor.source.trees import last_name
+from graphdoctor.source.trees import always_run, is_scope, last_name
 from graphdoctor.strategies.patch.read_values import READS, is_of_tensors
 from graphdoctor.strategies.patch.source import (
     Above,
@@ -28,7 +28,6 @@ from graphdoctor.target.program.names import Names
 from graphdoctor.target.program.statements import Span
 
 _LOOPS = (ast.For, ast.While)
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _SHOWS = frozenset({"print", "float", "int", "bool", "str"})  # the host reads their arguments
 _SHARE_MEMORY = frozenset(
     {"detach", "view", "reshape", "flatten", "squeeze", "unsqueeze", "expand"}
@@ -108,18 +107,12 @@ def read_after_loops(
 
 def _always_waits(statement: ast.stmt, results: Container[str]) -> bool:
     """Whether the host reads a tensor each time that the statement runs: any by `READS`, results by `_SHOWS`."""
-    waiting: list[ast.AST] = [statement]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.If):
-            waiting.append(node.test)
-            continue
+    for node in always_run([statement]):
         if isinstance(node, ast.Call):
             arguments = (each.id for each in node.args if isinstance(each, ast.Name))
             is_shown = last_name(node.func) in _SHOWS and any(n in results for n in arguments)
             if is_shown or last_name(node.func) in READS:
                 return True
-        waiting += ast.iter_child_nodes(node)
     return False
 
 
@@ -175,7 +168,7 @@ def _loop_that_collects(
     """
     nodes = [*ast.walk(span.owner)]
     shared = (n for n in nodes if isinstance(n, (ast.Global, ast.Nonlocal)))
-    scopes = (n for n in nodes if isinstance(n, _SCOPES) and n is not span.owner)
+    scopes = (n for n in nodes if is_scope(n) and n is not span.owner)
     is_shared = any(name in each.names for each in shared) or _is_named(name, scopes)
     if is_shared or len({read.is_sum for read in reads}) > 1:
         return None
