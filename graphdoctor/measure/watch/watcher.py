@@ -20,7 +20,7 @@ import torch
 import graphdoctor
 from graphdoctor.device.processes.launched import rank_and_count
 from graphdoctor.measure.watch.compiled import CompileCounts, Growing, ModelCounts
-from graphdoctor.measure.watch.profiler import Gate, Profiler, prepare_environment, replaced
+from graphdoctor.measure.watch.profiler import Gate, Profiler, around, prepare_environment, replaced
 from graphdoctor.measure.watch.sampling import DutyCycle, Windows
 from graphdoctor.target.frames import locate
 from graphdoctor.target.program.launch import Program, run_program
@@ -150,8 +150,8 @@ class GraphCounts:
         return replaced(
             graph_type,
             {
-                "capture_begin": _around(graph_type.capture_begin, self._capture_begin),
-                "capture_end": _around(graph_type.capture_end, self._capture_end),
+                "capture_begin": around(graph_type.capture_begin, self._capture_begin),
+                "capture_end": around(graph_type.capture_end, self._capture_end),
                 "replay": self._replays(graph_type.replay),
             },
         )
@@ -212,14 +212,6 @@ class GraphCounts:
         line = self._of.get(key)
         if line is not None and line.alive.get(key) is dead:
             del line.alive[key], self._of[key]
-
-
-def _around(method: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def call(graph: Any, *args: Any, **kwargs: Any) -> Any:
-        return ours(method, graph, *args, **kwargs)
-
-    return call
 
 
 _STATS = ("allocation.all.allocated", "num_device_alloc", "num_alloc_retries")

@@ -28,7 +28,7 @@ from graphdoctor.device.processes.process import FreshProcesses, fresh_processes
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.calls.tally import Tallied, around_steps, kept_tallies
 from graphdoctor.graphs.capturable import make_capturable
-from graphdoctor.measure.watch.profiler import replaced
+from graphdoctor.measure.watch.profiler import around, replaced
 from graphdoctor.target.program.launch import Program, ThreadEnding, run_program
 from graphdoctor.values.options import DeviceChoice
 
@@ -251,23 +251,26 @@ class _Counted:
             if most and self._is_of_first.get(id(step), False):
                 self._add(most)
 
-    def captures(self, graph: object) -> None:
-        """A capture begins."""
+    def capture_begin(
+        self, method: Callable[..., object], graph: object, *args: Any, **kwargs: Any
+    ) -> None:
+        method(graph, *args, **kwargs)
         if self._inside < 0:
             self._captured = graph
             self._of_graph.pop(graph, None)
 
-    def captured(self, graph: object) -> None:
-        """A capture has ended."""
-        self._captured = None
+    def capture_end(self, method: Callable[..., object], graph: object) -> None:
+        try:
+            method(graph)
+        finally:
+            self._captured = None
 
-    def replay(self, graph: object, call: Callable[[], object]) -> object:
-        """Make a replay of a graph."""
+    def replay(self, method: Callable[..., object], graph: object) -> object:
         steps = self._of_graph.get(graph, 0)
         if not steps:
-            return call()
+            return method(graph)
         self._begin()
-        result = call()
+        result = method(graph)
         self.replays += 1
         self._add(steps)
         return result
@@ -340,20 +343,8 @@ def _counting(counted: _Counted) -> Iterator[None]:
 def _graphs_counted(counted: _Counted) -> AbstractContextManager[None]:
     """In the block, `counted` hears of captures and replays, on a GPU and on the emulated device."""
     graphs: Any = torch.cuda.CUDAGraph
-    begin, end, replay = graphs.capture_begin, graphs.capture_end, graphs.replay
-
-    def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
-        begin(graph, *args, **kwargs)
-        counted.captures(graph)
-
-    def capture_end(graph: Any) -> None:
-        try:
-            end(graph)
-        finally:
-            counted.captured(graph)
-
-    def replayed(graph: Any) -> object:
-        return counted.replay(graph, lambda: replay(graph))
-
-    methods = {"capture_begin": capture_begin, "capture_end": capture_end, "replay": replayed}
+    methods = {
+        name: around(getattr(graphs, name), getattr(counted, name))
+        for name in ("capture_begin", "capture_end", "replay")
+    }
     return replaced(graphs, methods)
