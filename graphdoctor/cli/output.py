@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STDOUT = "-"
 _TICK_S = 1.0
-PLAIN_CHARACTERS = str.maketrans("\u2500\u2502\u25b8\u00b5", "-|>u")
+PLAIN_CHARACTERS = str.maketrans("\u2500\u00b5", "-u")
 
 
 class ReaderGone(Exception):

@@ -20,7 +20,6 @@ from graphdoctor.pytest_plugin.limits import limits_of
 from graphdoctor.pytest_plugin.session import CheckedTest, Session
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.for_python import Report
-from graphdoctor.reporters.page import rows
 from graphdoctor.values import report as plain
 from graphdoctor.values.check import Check, CheckedTarget, Fault, Occurrence, fails, occurrences
 from graphdoctor.values.errors import GraphDoctorError, UsageError
@@ -404,10 +403,7 @@ def _finding(one: Occurrence) -> Iterator[str]:
     yield f"{wording.title(finding)}: {effect_text(finding)}"
     note = wording.library_note(one.checked)
     yield f"{wording.place(one.checked.path, one.checked.line)}{f' ({note})' if note else ''}"
-    found = rows(finding)
-    for row in found:
-        digits = len(str(found[-1].number))
-        yield f"{'>' if row.is_marked else ' '} {row.number:>{digits}} | {row.text}".rstrip()
+    yield from wording.code_lines(finding)
     yield f"What: {visible(finding.message)}"
     first, *code = wording.fix_lines(finding)
     yield f"Fix: {first}"

@@ -59,16 +59,28 @@ def write_frame(page: Page, frame: Frame) -> None:
     page.wrapped(
         (frame.title, frame.title_style), (f": {frame.headline}", "bold"), indent=len(CODE_INDENT)
     )
-    digits = max([_FEWEST_DIGITS, *(len(row.gutter) for row in frame.rows)])
-    margin = " " * digits
+    margin = _margin(frame.rows)
     if frame.location is not None:
         column = f":{frame.column}" if frame.column else ""
         where = f"{place_text(frame.location, page.look.base)}{column}"
         page.line((f"{margin}--> ", "blue"), (where, "bold cyan"))
-    if frame.rows:
+    write_rows(page, frame.rows, frame.title_style)
+    for note in frame.notes:
+        write_note(page, f"{margin} = ", note)
+
+
+def _margin(rows: Sequence[CodeRow]) -> str:
+    return " " * max([_FEWEST_DIGITS, *(len(row.gutter) for row in rows)])
+
+
+def write_rows(page: Page, rows: Sequence[CodeRow], style: str, *, lead: str = "") -> None:
+    """The lines of code, each after `lead` and its gutter. `style` is that of carets."""
+    margin = f"{lead}{_margin(rows)}"
+    if rows:
         page.line((f"{margin} |", "blue"))
-    for row in frame.rows:
-        head = f"{margin} {row.gutter} " if row.gutter in "+-" else f"{row.gutter:>{digits}} | "
+    for row in rows:
+        number = f"{lead}{row.gutter:>{len(margin) - len(lead)}} | "
+        head = f"{margin} {row.gutter} " if row.gutter in "+-" else number
         is_added = row.gutter == "+" and not row.text.lstrip().startswith("#")
         if is_added:  # a call of a new function is read to its end
             code = row.text.lstrip()
@@ -77,9 +89,7 @@ def write_frame(page: Page, frame: Frame) -> None:
         else:
             page.cropped((head, "blue"), row.text, row.style)
         if row.under:
-            _write_under(page, margin, row, frame.title_style)
-    for note in frame.notes:
-        write_note(page, f"{margin} = ", note)
+            _write_under(page, margin, row, style)
 
 
 def _write_under(page: Page, margin: str, row: CodeRow, style: str) -> None:

@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.escape import TAB_COLUMNS, visible, visible_lines
+from graphdoctor.values.escape import visible, visible_lines
 from graphdoctor.values.figures import first_of
-from graphdoctor.values.finding import Finding
-from graphdoctor.values.locations import Columns
 
 Piece = tuple[str, str]  # text, rich style
 LABEL_COLUMNS = 16
 CODE_INDENT = "    "
 _FEWEST_DASHES = 3
-# Drawn with these; output.show() has a plain character for each where an encoding lacks it.
-HORIZONTAL, VERTICAL, POINTER = "\u2500", "\u2502", "\u25b8"
-
-
-class Row(NamedTuple):
-    """A line of code around a finding, made visible and without the common indentation."""
-
-    number: int
-    text: str
-    is_marked: bool
-    under: str = ""  # carets for the row below
+# Drawn with this; output.show() has a plain character for it where an encoding lacks it.
+HORIZONTAL = "\u2500"
 
 
 class Page:
@@ -111,17 +99,6 @@ class Page:
             text = set_cell_size(text, room - 3) + "..."
         self.line(head, (text, style))
 
-    def excerpt(self, found: Sequence[Row], *, indent: int) -> None:
-        """The code around a finding's line, which is marked, with carets under the expression."""
-        digits = len(str(found[-1].number)) if found else 0
-        for row in found:
-            head = f"{' ' * indent}{POINTER if row.is_marked else ' '} {row.number:>{digits}} {VERTICAL} "
-            style = "bold red" if row.is_marked else "dim"
-            self.cropped((head, style), row.text, "bold" if row.is_marked else "")
-            if row.under:
-                blank = f"{' ' * indent}  {' ' * digits} {VERTICAL} "
-                self.cropped((blank, "dim"), row.under, "bold red")
-
     def render(self) -> str:
         """The page, ending in a line break."""
         system = self.look.color_system
@@ -165,47 +142,6 @@ def wrap(text: str, width: int) -> Iterator[str]:
         used += columns + (1 if words else 0)
         words.append(word)
     yield " ".join(words)
-
-
-def carets(line: str, columns: Columns, *, indent: int) -> str:
-    """Carets for the row under a source line that is shown without its first `indent` columns.
-
-    "" where they would mark all that the line says.
-    """
-    before, inside = line[: columns.start - 1], line[columns.start - 1 : columns.end - 1]
-    if not inside.strip() or inside.strip() == line.strip():
-        return ""
-    start = cell_len(visible(before.expandtabs(TAB_COLUMNS)))
-    end = cell_len(visible((before + inside).expandtabs(TAB_COLUMNS)))
-    return " " * (start - indent) + "^" * (end - start) if start >= indent else ""
-
-
-def rows(finding: Finding) -> list[Row]:
-    """The code around the finding's line, or nothing where it is not known."""
-    excerpt = finding.excerpt
-    if excerpt is None:
-        return []
-    texts = [visible(line.expandtabs(TAB_COLUMNS).rstrip()) for line in excerpt.lines]
-    marked = finding.location.line if finding.location is not None else 0
-    found = [
-        Row(number, text, number == marked)
-        for number, text in enumerate(texts, start=excerpt.first_line)
-    ]
-    while found and not found[0].text:
-        found.pop(0)
-    while found and not found[-1].text:
-        found.pop()
-    shared = min((len(row.text) - len(row.text.lstrip()) for row in found if row.text), default=0)
-    return [
-        row._replace(text=row.text[shared:], under=_under(finding, row, shared)) for row in found
-    ]
-
-
-def _under(finding: Finding, row: Row, indent: int) -> str:
-    if not row.is_marked or finding.columns is None or finding.excerpt is None:
-        return ""
-    line = finding.excerpt.lines[row.number - finding.excerpt.first_line]
-    return carets(line, finding.columns, indent=indent)
 
 
 def blocks(text: str) -> Iterator[str]:

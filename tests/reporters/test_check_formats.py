@@ -387,7 +387,7 @@ def test_formats_point_to_the_expression() -> None:
     lines = rendered("full", check).splitlines()
     at = next(number for number, line in enumerate(lines) if "x.item() > 0" in line)
     start = lines[at].index("x.item()")
-    assert lines[at + 1][start:] == "^^^^^^^^" and not lines[at + 1][:start].strip("\u2502 ")
+    assert lines[at + 1][start:] == "^^^^^^^^" and not lines[at + 1][:start].strip("| ")
     (run,) = json.loads(rendered("sarif", check))["runs"]
     region = run["results"][0]["locations"][0]["physicalLocation"]["region"]
     assert (region["startColumn"], region["endColumn"]) == (11, 19)
@@ -415,7 +415,7 @@ def test_every_line_of_text_says_where_a_finding_in_a_library_really_is() -> Non
         assert "lib.py:3" in said and "called from here" not in said
 
 
-def test_no_carets_under_all_of_a_line() -> None:
+def test_carets_are_under_all_of_a_line_too() -> None:
     source = "    x.item()"
     check = checked({"net": report(finding(source=source, columns=Columns(5, 13)))})
-    assert "^" not in rendered("full", check)
+    assert rendered("full", check).count("^") == 8

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from graphdoctor.reporters.check import wording
-from graphdoctor.reporters.frame import SEVERITY_STYLES
+from graphdoctor.reporters.frame import SEVERITY_STYLES, code_rows, write_rows
 from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.page import Page, listed, rows
+from graphdoctor.reporters.page import Page, listed
 from graphdoctor.values.captures import ON_FRESH_INPUTS, outcome_of_whole_step
 from graphdoctor.values.check import Check, CheckedTarget, Occurrence, occurrences
 from graphdoctor.values.escape import visible
@@ -44,11 +44,11 @@ def _write_new(page: Page, check: Check, new: list[Occurrence]) -> None:
         _write_places(page, number, cause)
         if number <= in_full:
             finding = cause[0].checked.finding
-            found = rows(finding)
-            if found:
-                page.blank()
-                page.excerpt(found, indent=INDENT)
-                page.blank()
+            page.blank()
+            lead, style = " " * INDENT, SEVERITY_STYLES[cause[0].checked.severity]
+            width = page.look.width - INDENT
+            write_rows(page, code_rows(finding, "", width=width), style, lead=lead)
+            page.blank()
             page.hanging(f"{' ' * INDENT}What  ", finding.message)
             for worse in filter(None, (wording.came_with(check, one) for one in cause)):
                 page.hanging(f"{' ' * INDENT}With  ", worse)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from graphdoctor.reporters.page import rows
+from graphdoctor.reporters.frame import code_rows
 from graphdoctor.values.check import (
     Check,
     CheckedFinding,
@@ -67,7 +67,11 @@ def causes(found: Sequence[Occurrence]) -> list[list[Occurrence]]:
 
 def code_lines(finding: Finding) -> list[str]:
     """The code around the finding's line, with a mark at that line."""
-    return [f"{'>' if row.is_marked else ' '} {row.number} {row.text}" for row in rows(finding)]
+    rows = code_rows(finding, "", width=0)
+    digits = max((len(row.gutter) for row in rows), default=0)
+    return [
+        f"{'>' if row.under else ' '} {row.gutter:>{digits}} | {row.text}".rstrip() for row in rows
+    ]
 
 
 def fix_lines(finding: Finding) -> list[str]:
