@@ -23,6 +23,7 @@ _LET_GO = (
 )
 
 # What an earlier step of a program has left in its variables: `loss` (train.py:12).
+_HOLDERS_NAMED = 2
 _VARIABLE = re.compile(r"`(\w+)` \(")
 
 
@@ -123,10 +124,12 @@ def _release(variables: list[str], step: Lines) -> Cure:
 def _message(event: EarlierGraph) -> str:
     if not event.kept_by:
         return f"The backward pass reaches {event.name}, whose forward ran before the step."
-    kept_by = joined(event.kept_by)
+    more = len(event.kept_by) - _HOLDERS_NAMED
+    named = [*event.kept_by[:_HOLDERS_NAMED], *([f"{more} more"] if more > 0 else [])]
+    kept_by = joined(named)
     kept_by = kept_by[0].upper() + kept_by[1:]
     references = "reference" if len(event.kept_by) > 1 else "references"
     return (
-        "`backward()` uses an AccumulateGrad node of an earlier step."
-        f" {kept_by} still {references} that node, whose stream a capture cannot use."
+        f"{kept_by} still {references} an AccumulateGrad node of an earlier step, which `backward()` uses."
+        " A capture cannot use the stream of that node."
     )

@@ -9,6 +9,7 @@ from graphdoctor.operators.conditions import has_mask_index
 from graphdoctor.rules.causes.sizes import for_size
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op, Recording
 
 
@@ -40,11 +41,18 @@ class DataDependentShape(RecordingRule):
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
-        for iteration in recording.captured:
-            for op in iteration.ops:
-                if host_learns(op) == "size" and any(use.is_cuda for use in op.inputs):
-                    cure = for_size(op, iteration)
-                    yield at_op(iteration.index, op, _message(op), cure=cure, refused_alone=True)
+        found = [
+            (iteration, op)
+            for iteration in recording.captured
+            for op in iteration.ops
+            if host_learns(op) == "size" and any(use.is_cuda for use in op.inputs)
+        ]
+        sizes: dict[Location | None, set[tuple[int, ...]]] = {}
+        for _, op in found:
+            sizes.setdefault(op.location, set()).update(out.shape for out in op.outputs)
+        for iteration, op in found:
+            cure = for_size(op, iteration, is_fixed=len(sizes[op.location]) == 1)
+            yield at_op(iteration.index, op, _message(op), cure=cure, refused_alone=True)
 
     @staticmethod
     def bad() -> object:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.advice import for_mask, for_read
 from graphdoctor.rules.causes.edits import without_read
+from graphdoctor.rules.causes.number_lists import for_number_read
 from graphdoctor.rules.causes.numbers import OUTSIDE
 from graphdoctor.rules.causes.reads import Read, host_reads
 from graphdoctor.rules.causes.source import is_formatting, written
@@ -69,7 +70,8 @@ class HostRead(RecordingRule):
                 and not read.of_scaler
                 and not is_formatting(read.op.location)
             ):
-                cure = _cure(read, iterations[read.iteration], recording)
+                cure = for_number_read(read.op.location)
+                cure = cure or _cure(read, iterations[read.iteration], recording)
                 yield at_op(read.iteration, read.op, _message(read), cure=cure)
 
     @staticmethod

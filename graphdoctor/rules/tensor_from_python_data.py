@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from graphdoctor.operators import Transfer
 from graphdoctor.rules.causes.advice import ELEMENT, STACK, for_python_data
 from graphdoctor.rules.causes.draws import for_drawn_copy
 from graphdoctor.rules.causes.edits import filled, stacked
+from graphdoctor.rules.causes.number_lists import for_sizes
 from graphdoctor.rules.causes.reads import transfers
 from graphdoctor.rules.causes.source import statement_at, targets_of, with_expressions
 from graphdoctor.rules.causes.words import tensor_words
@@ -15,7 +17,7 @@ from graphdoctor.rules.rule import MEASURED, NO_CURE, Hit, RecordingRule, at_op
 from graphdoctor.source.trees import MAKES_TENSOR, calls_in, first_parameter, last_name, scope_at
 from graphdoctor.values.finding import Cure
 from graphdoctor.values.locations import Location, is_library
-from graphdoctor.values.recording import Recording
+from graphdoctor.values.recording import Iteration, Recording
 
 
 class TensorFromPythonData(RecordingRule):
@@ -39,8 +41,8 @@ class TensorFromPythonData(RecordingRule):
     only_feeds_device = True
     evidence = MEASURED
     fix = (
-        "Build the tensor once in __init__ as a buffer, or use torch.full, torch.arange or "
-        "torch.zeros with device=, which need no copy."
+        "If the numbers are constant, build the tensor once, in `__init__`, as a buffer. If they follow from the "
+        "batch, build the tensor with the batch, and pass it as an input of the step."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -52,11 +54,7 @@ class TensorFromPythonData(RecordingRule):
                         f"A {tensor_words(transfer.source)} is built from Python data on the CPU, "
                         "then copied to the GPU."
                     )
-                    place = transfer.op.location
-                    fix = for_drawn_copy(place) or for_python_data(transfer.op, iteration)
-                    edit = {STACK: stacked, ELEMENT: filled}.get(fix)
-                    edits = edit(place) if edit is not None else ()
-                    cure = Cure(fix, edits=edits) if fix else _as_buffer(place)
+                    cure = _cure(transfer, iteration)
                     yield at_op(iteration.index, transfer.op, message, cure=cure)
 
     @staticmethod
@@ -79,6 +77,17 @@ class TensorFromPythonData(RecordingRule):
             return x * weights
 
         return step, (torch.randn(8, 3, device="cuda"),)
+
+
+def _cure(transfer: Transfer, iteration: Iteration) -> Cure:
+    place = transfer.op.location
+    drawn = for_drawn_copy(place)
+    if not drawn and place is not None and (cure := for_sizes(place, transfer.source.numel)):
+        return cure
+    fix = drawn or for_python_data(transfer.op, iteration)
+    edit = {STACK: stacked, ELEMENT: filled}.get(fix)
+    edits = edit(place) if edit is not None else ()
+    return Cure(fix, edits=edits) if fix else _as_buffer(place)
 
 
 def _as_buffer(place: Location | None) -> Cure:

@@ -20,7 +20,7 @@ EFFECT_WORDS: dict[Effect, str] = {
     "replay-is-slow": "replay is slow",
 }
 CERTAINTY_WORDS: dict[Certainty, str] = {
-    "confirmed": "confirmed by a run",
+    "confirmed": "confirmed by a trial capture",
     "likely": "",
     "unknown": "could not be checked",
 }
@@ -114,11 +114,17 @@ def effect_text(finding: Finding) -> str:
 
 
 def by_cure(items: Iterable[_T], finding_of: Callable[[_T], Finding]) -> list[list[_T]]:
-    """Items whose findings have one cure, together: a page says it once, with a list of lines."""
+    """Items whose findings have one cure, together: a page says it once, with a list of lines.
+
+    Findings of two rules have one cure if it is the same edit.
+    """
     groups: dict[tuple[object, ...], list[_T]] = {}
+    edited: dict[tuple[Edit, ...], tuple[object, ...]] = {}
     for item in items:
         finding = finding_of(item)
-        key = (finding.rule, finding.why, finding.fix, finding.fix_code)
+        key: tuple[object, ...] = (finding.rule, finding.why, finding.fix, finding.fix_code)
+        if finding.edits:
+            key = edited.setdefault(finding.edits, key)
         groups.setdefault(key, []).append(item)
     return [*groups.values()]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.values.finding import Finding
+from graphdoctor.values.finding import Finding, by_cure
 from tests.support.diagnosing import diagnosed
 from tests.support.programs import run
 
@@ -169,3 +169,117 @@ def test_counts_that_are_a_list_give_the_size_of_the_repetition() -> None:
             '"', "'"
         ),
     )
+
+
+def packed(x, y):
+    """As a vision transformer packs images of several sizes: ids, lengths, and the longest of them."""
+    parts = [x, y]
+    counts = [part.shape[0] for part in parts]
+    ids = torch.repeat_interleave(
+        torch.arange(2, device=x.device), torch.tensor(counts, device=x.device)
+    )
+    lengths = torch.tensor([part.shape[0] for part in parts], device=x.device)
+    places = torch.arange(lengths.amax().item(), device=x.device)
+    counts = torch.tensor(counts, device=x.device, dtype=torch.float32)
+    most = counts.max().item()
+    shown = torch.zeros(int(most), device=x.device)
+    return ids, places, counts, shown
+
+
+def packed_without_copies(x, y):
+    """The same, after each cure as the findings write it."""
+    parts = [x, y]
+    counts = [part.shape[0] for part in parts]
+    ids = torch.repeat_interleave(
+        torch.arange(2, device=x.device),
+        torch.stack([torch.full((), n, device=x.device) for n in counts]),
+        output_size=sum(counts),
+    )
+    places = torch.arange(max(part.shape[0] for part in parts), device=x.device)
+    most = max(counts)
+    counts = torch.stack([torch.full((), n, device=x.device, dtype=torch.float32) for n in counts])
+    shown = torch.zeros(int(most), device=x.device)
+    return ids, places, counts, shown
+
+
+def images() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(3, 4, device="cuda"), torch.randn(5, 4, device="cuda")
+
+
+def test_a_repetition_by_sizes_is_one_finding_with_one_cure() -> None:
+    findings = diagnosed(lambda: (packed, images())).findings
+    cause = next(
+        group
+        for group in by_cure(findings, lambda one: one)
+        if len({one.rule for one in group}) > 1
+    )
+    assert {one.rule for one in cause} == {"GD105", "GD106"}
+    (text,) = {one.edits[0].new_text for one in cause}
+    assert text == (
+        "torch.stack([torch.full((), n, device=x.device) for n in counts]), output_size=sum(counts)"
+    )
+
+
+def test_a_number_that_the_program_has_in_a_list_is_taken_from_the_list() -> None:
+    reads = [one for one in diagnosed(lambda: (packed, images())).findings if one.rule == "GD101"]
+    direct, shadowed = reads
+    assert direct.edits[0].new_text == "max(part.shape[0] for part in parts)"
+    assert "Delete line" in shadowed.fix and shadowed.fix_code == ("most = max(counts)",)
+
+
+def test_a_step_whose_sizes_are_filled_on_the_gpu_has_no_finding_and_computes_the_same() -> None:
+    assert not diagnosed(lambda: (packed_without_copies, images())).findings
+    given = torch.randn(3, 4), torch.randn(5, 4)
+    for was, now in zip(packed(*given), packed_without_copies(*given), strict=True):
+        assert torch.equal(was, now) and was.dtype == now.dtype
+
+
+def test_numbers_that_are_no_sizes_are_not_filled_on_the_gpu() -> None:
+    def step(x, scores):
+        values = torch.tensor([score * 2 for score in scores], device=x.device)
+        return x * values
+
+    (found,) = diagnosed(lambda: (step, (torch.randn(2, device="cuda"), [0.1, 0.2]))).findings
+    assert found.rule == "GD105" and "sizes" not in found.fix
+
+
+def test_a_read_that_becomes_a_size_is_not_replaced_by_a_tensor() -> None:
+    def step(x):
+        count = x.argmax().item()
+        return torch.zeros(8, device=x.device)[:1] * torch.arange(
+            count + 0, device=x.device
+        ).sum(), torch.arange(count, device=x.device)
+
+    found = [
+        one
+        for one in diagnosed(lambda: (step, (torch.eye(8, device="cuda")[3],))).findings
+        if one.rule == "GD101"
+    ]
+    assert found[0].fix.startswith("`arange` takes a Python number.") and not found[0].edits
+
+
+def test_selected_rows_keep_their_number_if_it_is_the_same_in_each_step() -> None:
+    def selected() -> object:
+        def step(x):
+            mask = torch.arange(4, device=x.device) < 3
+            rows = x[mask]
+            return rows.sin()
+
+        return step, (torch.randn(4, 2, device="cuda"),)
+
+    found = found_in(selected)
+    assert "the result then has the shape of `x`" in found.fix
+    assert found.fix_code == ("rows = x[torch.nonzero_static(mask, size=3).squeeze(1)]",)
+
+
+def test_selected_rows_whose_number_differs_keep_the_full_shape() -> None:
+    def selected() -> object:
+        def step(x):
+            mask = x.sum(1) > 0
+            rows = x[mask]
+            return rows.sin()
+
+        return step, (torch.randn(64, 2, device="cuda"),)
+
+    found = found_in(selected)
+    assert found.fix.startswith("Keep all elements and set the others to 0") and not found.fix_code

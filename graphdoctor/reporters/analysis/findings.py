@@ -160,8 +160,15 @@ def _write_cause(page: Page, cause: Sequence[Entry]) -> None:
     if others and page.look.show_all:
         notes += [Note("also", f"{_places([one], page)}: {headline_of(one)[0]}") for one in others]
     elif others:
-        places = _places(others, page, most=_PLACES)
-        notes.append(Note("also", f"{count_text(len(others), 'more line')}: {places}"))
+        alike = [one for one in others if one.rule == first.rule]
+        if alike:
+            places = _places(alike, page, most=_PLACES)
+            notes.append(Note("also", f"{count_text(len(alike), 'more line')}: {places}"))
+        notes += [
+            Note("also", f"{one.rule} ({_places([one], page)}): {headline_of(one)[0]}")
+            for one in others
+            if one.rule != first.rule
+        ]
     times = f", {first.count:,} times per step" if first.count > 1 else ""
     frame = Frame(
         title=title_of(first),
@@ -201,7 +208,8 @@ def _fixes(cause: Sequence[Entry]) -> Iterator[Note]:
         lines = [edited_lines(one) for one in findings]
         text, code = findings[0].fix, findings[0].fix_code
         if all(lines) and len(lines) <= _EDITED:
-            code = (*(f"{number}: {row}" for line in lines for number, row in line),)
+            rows = (f"{number}: {row}" for line in lines for number, row in line)
+            code = (*dict.fromkeys(rows),)
             text = "Change the line to:" if len(code) == 1 else "Change the lines to:"
         whose = prefix_of(those) if len(cures) > 1 else ""
         yield Note("fix", f"{whose}{text}", code)

@@ -360,8 +360,8 @@ def for_python_data(op: Op, iteration: Iteration) -> str:
         )
     if _takes_list_of_batch(statement, place):
         return (
-            "If the numbers follow from the batch, build the tensor with the batch and pass it as an input of the "
-            "step: a replay keeps the captured numbers. Otherwise build it once in __init__ as a buffer."
+            "If the numbers follow from the batch, build the tensor with the batch, and pass it as an input of the "
+            "step: a replay keeps the captured numbers. If they are constant, build it once, as a buffer of the module."
         )
     return ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+from graphdoctor.rules.causes.number_lists import for_repetition_by_sizes
 from graphdoctor.rules.causes.source import names_in, statement_at, targets_of, with_expressions
 from graphdoctor.source.trees import (
     calls_in,
@@ -32,17 +33,20 @@ _OTHERS: Mapping[str, str] = {
 }
 
 
-def for_size(op: Op, iteration: Iteration) -> Cure:
-    """What to write instead of an operator whose result is as large as values say."""
+def for_size(op: Op, iteration: Iteration, *, is_fixed: bool = False) -> Cure:
+    """What to write instead of an operator whose result is as large as values say.
+
+    `is_fixed`: all recorded steps have a result of the same size.
+    """
     place = op.location
     found = statement_at(place.file, place.line) if place and not is_library(place.file) else None
     statement = found if isinstance(found, _SIMPLE) else None
     if op.base_name == "nonzero":
         return _for_search(op, iteration, statement)
     if op.base_name in ("index", "masked_select"):
-        return _for_mask(op, iteration, statement)
-    if op.base_name == "repeat_interleave" and statement is not None:
-        return _for_repetition(statement)
+        return _for_mask(op, iteration, statement, is_fixed=is_fixed)
+    if op.base_name == "repeat_interleave" and statement is not None and place is not None:
+        return for_repetition_by_sizes(place, op.inputs[0].numel) or _for_repetition(statement)
     return Cure(_OTHERS.get(op.base_name, ""))
 
 
@@ -84,7 +88,7 @@ def _for_search(op: Op, iteration: Iteration, statement: ast.stmt | None) -> Cur
     )
 
 
-def _for_mask(op: Op, iteration: Iteration, statement: ast.stmt | None) -> Cure:
+def _for_mask(op: Op, iteration: Iteration, statement: ast.stmt | None, *, is_fixed: bool) -> Cure:
     """What to write instead of `x[mask]` and `x.masked_select(mask)`."""
     masks = [use for use in op.inputs if use.dtype == "bool"]
     is_constant = bool(masks) and all(constant_state(use, iteration) for use in masks)
@@ -135,12 +139,21 @@ def _for_mask(op: Op, iteration: Iteration, statement: ast.stmt | None) -> Cure:
     values = {ast.unparse(each.value) for each in indexed}
     if len(values) != 1 or not masks:
         return Cure()
-    more = len(op.inputs[0].shape) - len(masks[0].shape)
+    value, more = values.pop(), len(op.inputs[0].shape) - len(masks[0].shape)
     chosen = f"({mask})" if " " in mask else mask
     at = f"{chosen}[..., {', '.join(['None'] * more)}]" if more else mask
+    full = (
+        f"keep all elements and set the others to 0, `torch.where({at}, {value}, 0)`: the result then has the shape of"
+        f" `{value}`. Divide a mean by `{chosen}.sum()`."
+    )
+    count = op.outputs[0].shape[0] if op.outputs and is_fixed else 0
+    if len(indexed) != 1 or len(masks[0].shape) != 1 or not count:
+        return Cure(f"{full[0].upper()}{full[1:]}")
+    selected = f"{value}[torch.nonzero_static({mask}, size={count}).squeeze(1)]"
     return Cure(
-        f"Keep the full shape and mask the values: `torch.where({at}, {values.pop()}, 0)`. Divide a mean by"
-        f" `{chosen}.sum()`."
+        f"If `{mask}` selects another number of elements in some steps, {full} If it selects {count:,} in each step,"
+        f" replace line {statement.lineno} with:",
+        (with_expressions(statement, {indexed[0]: selected}),),
     )
 
 
