@@ -124,9 +124,9 @@ def _held_by_nobody(recording: Recording) -> Iterator[str]:
                 places.setdefault(op.location)
     for place in places:
         yield (
-            "The step reads a tensor on the device that neither its inputs nor its state lead to"
-            f"{bracketed(place)}, such as one in a functools.lru_cache. Hold that tensor as long as the graph"
-            " lives: a replay reads its address, even after its memory was freed."
+            f"The step reads a GPU tensor{bracketed(place)} that only a cache or a closure holds, not the inputs or the"
+            " model. A replay reads its address, even after its memory was freed. If a `functools.lru_cache` holds it,"
+            " use `maxsize=None`; or store it in the model as a buffer."
         )
 
 

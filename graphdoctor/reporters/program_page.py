@@ -54,6 +54,7 @@ _FIGURE_COLUMNS = 36  # of seen, host time, now and fixed
 _FEWEST_STEP_COLUMNS = 20
 _MOST_CHANGED = 40  # rows of a change
 _MOST_REMOVED = 3  # of them that a long change takes away in one place
+_FEWEST_OF_FUNCTION = 6
 _LAST_CHANGED = 12  # of them those that are shown of its end, where a new function is called
 _STYLES = {"safe": "green", "partly-safe": "yellow", "unsafe": "red", "unknown": "blue"}
 _MEANINGS = {
@@ -155,7 +156,7 @@ def _write_table(page: Page, report: ProgramReport) -> None:
     for number, (step, name, verdict) in enumerate(
         zip(report.steps, names, verdicts, strict=True), start=1
     ):
-        shown = name if len(name) <= width else f"...{name[3 - width :]}"
+        shown = name if len(name) <= width else _shortened_name(name, step.mode, width)
         style = _STYLES[step.report.verdict] if step.report is not None else "blue"
         page.line(
             (f" {number:>2}  ", "dim"),
@@ -175,8 +176,12 @@ def _write_table(page: Page, report: ProgramReport) -> None:
     if columns:
         none = " (none: no faster graph)" if "none" in now else ""
         meanings.append(f"now: speedup of the code as it is, see --all{none}")
-        meanings.append("fixed: after all fixes and changes below, each step as one graph")
-    meanings.append("host time: share of the wall time, the rest is outside these steps")
+        meanings.append("fixed: if all fixes and changes below make each step one graph")
+    meanings.append(
+        "host time: share of this run, whose GPU work the CPU did; on a GPU it differs"
+        if _is_emulated(report)
+        else "host time: share of the wall time, the rest is outside these steps"
+    )
     page.wrapped((f"     {'; '.join(meanings)}", "dim"), indent=5)
     reasons: dict[str, list[int]] = {}
     for number, step in _numbered(report.steps):
@@ -229,8 +234,11 @@ def _figure(speedup: float | None) -> str:
 
 
 def _of_program(report: ProgramReport) -> str:
-    """The speedups of the whole program, if its time is shared as it was here; "" without any."""
-    if report.is_on_cpu:
+    """The speedups of the whole program, if its time is shared as it was here; "" without any.
+
+    A CPU that did the GPU's work shares its time otherwise than a GPU.
+    """
+    if report.is_on_cpu or _is_emulated(report):
         return ""
     now, fixed = [*map(_speedup_now, report.steps)], [*map(_speedup_fixed, report.steps)]
     if not any((*now, *fixed)):
@@ -244,6 +252,10 @@ def _of_program(report: ProgramReport) -> str:
         )
         columns.append(ratio_text(1 / (1 - saved)))
     return f"{columns[0]:>7}  {columns[1]:>5}"
+
+
+def _is_emulated(report: ProgramReport) -> bool:
+    return report.machine is not None and report.machine.device == "emulated"
 
 
 def _of_ranks(steps: Sequence[ProgramStep]) -> Iterator[str]:
@@ -273,6 +285,13 @@ def _name(step: ProgramStep) -> str:
     """ "training, train.py:26-29"; the whole name of a step that has one."""
     found = re.search(r"[^\s/\\]+\.py:\d+(?:-\d+)?(?: under .+)?", step.name)
     return visible(f"{step.mode}, {found.group() if found else step.name}")
+
+
+def _shortened_name(name: str, mode: str, width: int) -> str:
+    """ "training, ...loop.py:26-29": the mode and the end of the name."""
+    head = f"{mode}, ..."
+    room = max(0, width - len(head))
+    return f"{head}{name[len(name) - room :]}"
 
 
 def of_recorded(step: ProgramStep) -> str:
@@ -336,16 +355,17 @@ def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
         title, headline = "change", "; ".join(headlines) or "left out"
     refusing = report.steps if patch.status == "not tried" else ()
     before = {one for step in refusing for one in _refused(step, _left(step))}
-    notes = [*_patch_notes(patch, sorted(before))]
+    command = path_text(" ".join(report.command), page.look.base)
+    notes = [*_patch_notes(patch, sorted(before), command)]
     if not frames:
         write_frame(page, Frame(title, "bold green", headline, notes=notes))
     for index, (location, rows) in enumerate(frames):
         is_last = index == len(frames) - 1
         if len(rows) > _MOST_CHANGED and not page.look.show_all:
-            rows = [*_without_removed(rows)]
+            where = f" in {diff_file}" if diff_file else " (--all shows them)"
+            rows = _with_short_functions([*_without_removed(rows)], where)
         if len(rows) > _MOST_CHANGED and not page.look.show_all:
             left_out = len(rows) - _MOST_CHANGED
-            where = f" in {diff_file}" if diff_file else " (--all shows them)"
             cut = CodeRow("", f"... {left_out} more lines{where}", "dim")
             rows = [*rows[: _MOST_CHANGED - _LAST_CHANGED], cut, *rows[-_LAST_CHANGED:]]
         write_frame(
@@ -371,12 +391,41 @@ def _without_removed(rows: Sequence[CodeRow]) -> Iterator[CodeRow]:
         yield from shown
 
 
+def _with_short_functions(rows: list[CodeRow], where: str) -> list[CodeRow]:
+    """The rows of a long change with the beginning and end of each long new function: each keeps its name."""
+    blocks: list[list[CodeRow]] = []
+    for row in rows:
+        before = blocks[-1][-1] if blocks else None
+        is_added = row.gutter == "+"
+        begins = is_added and row.text.lstrip().startswith(("@", "def "))
+        follows = before is not None and before.text.lstrip().startswith("@")
+        if before is None or is_added != (before.gutter == "+") or (begins and not follows):
+            blocks.append([])
+        blocks[-1].append(row)
+    most = max(map(len, blocks))
+    shown = rows
+    while len(shown) > _MOST_CHANGED and most > _FEWEST_OF_FUNCTION:
+        most -= 1
+        shown = [row for block in blocks for row in _shortened(block, most, where)]
+    return shown
+
+
+def _shortened(block: list[CodeRow], most: int, where: str) -> list[CodeRow]:
+    """Of a run of added rows at most this many: the first ones, how many follow, and the last two."""
+    is_function = block[0].gutter == "+" and block[0].text.lstrip().startswith(("@", "def "))
+    code = len(block) - next((n for n, row in enumerate(reversed(block)) if row.text.strip()), 0)
+    if not is_function or code <= most:
+        return block
+    cut = CodeRow("", f"... {code - most + 1} more lines of this function{where}", "dim")
+    return [*block[: most - 3], cut, *block[code - 2 :]]
+
+
 def _gains_now(step: ProgramStep) -> bool:
     """Whether the table gives a speedup, so that a reader looks for the change that brings it."""
     return figure_now(step) not in ("", "none", "unknown")
 
 
-def _patch_notes(patch: Patch, before: Sequence[str]) -> Iterator[Note]:
+def _patch_notes(patch: Patch, before: Sequence[str], command: str) -> Iterator[Note]:
     """`before`: rules whose errors are in the lines of the change, and are fixed first."""
     if before:
         yield Note(
@@ -396,7 +445,8 @@ def _patch_notes(patch: Patch, before: Sequence[str]) -> Iterator[Note]:
     if any(line.strip() == "import graphdoctor" for line in added):
         yield Note(
             "note",
-            "The changed program imports graphdoctor; --plain writes a change that needs torch only.",
+            "The changed program imports graphdoctor. For a change that needs torch only:",
+            (f"graphdoctor run --plain --diff fix.diff {command}",),
         )
 
 

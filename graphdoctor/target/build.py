@@ -18,7 +18,7 @@ from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import needed_arguments, user_code
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.report import Mode
+from graphdoctor.values.report import IN_TRAIN_MODE, Mode
 from graphdoctor.values.spelling import meant
 
 Step = Callable[..., object]
@@ -119,7 +119,7 @@ def _inference_notes(model: torch.nn.Module, is_ours: bool) -> tuple[str, ...]:
         return (_INFERENCE_NOTE, "the module was put into evaluation mode")
     return (
         _INFERENCE_NOTE,
-        "the module is in training mode and was left in it; call .eval() for what runs in service",
+        IN_TRAIN_MODE,
     )
 
 

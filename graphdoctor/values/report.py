@@ -24,6 +24,11 @@ Mode = Literal["inference", "training"]
 DeviceKind = Literal["emulated", "cuda"]
 
 
+IN_TRAIN_MODE = (
+    "the module is in training mode and was left in it; call .eval() for what runs in service"
+)
+
+
 class TargetInfo(Struct, frozen=True):
     """What was analysed, and how it was found."""
 

@@ -73,9 +73,9 @@ def test_memory_that_nothing_leads_to_is_told_once_a_line() -> None:
     reads = [op("aten.add.Tensor", [tensor(7, 4)], [tensor(2, 4)], line=line) for line in (5, 5, 9)]
     cached = replace(external(7, "?"), origin="unknown")
     told = remarks((), (iteration(reads, externals=[cached]),))
-    assert [one.partition(" lead to")[2][:14] for one in told] == [
-        " (model.py:5),",
-        " (model.py:9),",
+    assert [one.partition(" GPU tensor")[2][:13] for one in told] == [
+        " (model.py:5)",
+        " (model.py:9)",
     ]
     for known in (external(7, "inputs[0]"), external(7, "model.weight")):
         assert remarks((), (iteration(reads, externals=[known]),)) == ()

@@ -67,7 +67,7 @@ def test_failure_reads_like_an_assertion_with_the_code(project: pytest.Pytester)
         [
             ">*graphdoctor.check(Net(), torch.ones(4), scale=3)",
             "E *AssertionError: the step is unsafe as a CUDA graph, 1 hazard*",
-            "E *GD107 data-dependent-branch: capture fails, confirmed by a run",
+            "E *GD107 data-dependent-branch: capture fails, confirmed by a trial capture",
             "E *net.py:5",
             "E *> 5 |*if x.sum().item() > 0:",
             "E *Fix: *",

@@ -240,6 +240,38 @@ def test_a_long_change_is_cut_and_says_where_the_rest_is() -> None:
     assert "line_30" in program_page.render(report, Look(base=BASE, show_all=True))
 
 
+def test_a_long_change_shows_the_name_and_the_end_of_each_new_function() -> None:
+    body = "".join(f"+    line_{number} = 0\n" for number in range(50))
+    train = f"+@graphdoctor.capture\n+def train_step():\n{body}+    return loss\n+\n+\n"
+    act = "+@graphdoctor.capture\n+@torch.no_grad()\n+def act(obs):\n+    return q(obs)\n"
+    diff = f"--- a/train.py\n+++ b/train.py\n@@ -1,0 +1,60 @@\n{train}{act} old = 1\n-a = q(obs)\n+a = act(obs)\n"
+    patch = Patch("not tried", diff, BASE)
+    report = replace(of_program(replace(step_of(SAFE), change="replay")), patch=patch)
+    page = program_page.render(report, Look(base=BASE))
+    shown = (
+        "def train_step():",
+        "line_0 ",
+        "return loss",
+        "def act(obs):",
+        "return q(obs)",
+        "a = act(obs)",
+    )
+    assert all(each in page for each in shown) and "line_40" not in page
+    assert "more lines of this function (--all shows them)\n" in page
+
+
+def test_a_step_s_mode_is_shown_where_its_name_is_too_long() -> None:
+    step = replace(step_of(SAFE), name=f"{'x' * 40}.py:31-34")
+    page = program_page.render(of_program(step), Look(base=BASE, width=80))
+    assert "  training, ..." in page and "x.py:31-34 " in page
+
+
+def test_an_emulated_run_gives_no_speedup_of_the_whole_program() -> None:
+    emulated = replace(of_program(step_of(COMPARED)), machine=COMPARED.machine)
+    page = " ".join(program_page.render(emulated, Look(base=BASE)).split())
+    assert "whole program" not in page and "share of this run, whose GPU work the CPU did" in page
+
+
 def test_a_long_change_leaves_out_what_it_removes_and_shows_what_it_adds() -> None:
     removed = "".join(f"-line_{number} = 0\n" for number in range(30))
     added = "".join(f"+other_{number} = torch.rand(1)\n" for number in range(30))

@@ -18,7 +18,7 @@ from graphdoctor.values.captures import Need, Verification
 from graphdoctor.values.figures import Range, ratio_range, share_range, time_range, time_text
 from graphdoctor.values.finding import Edit, Finding, IdleComment, Suppression
 from graphdoctor.values.locations import Columns, Excerpt
-from graphdoctor.values.report import Report
+from graphdoctor.values.report import IN_TRAIN_MODE, Report
 from graphdoctor.values.speed import NO_STRATEGY, OtherHost, Recommendation
 from tests.support.reports import (
     BASE,
@@ -154,7 +154,7 @@ def test_only_the_worst_findings_are_shown_in_full() -> None:
     )
     report = change(PARTLY_SAFE, findings=findings)
     page = render(report, Look())
-    assert page.count("(confirmed by a run)") == 3 and page.count("= fix:") == 60
+    assert page.count("(confirmed by a trial capture)") == 3 and page.count("= fix:") == 60
     assert all(re.search(rf"branch.py:{line}\n", page) for line in range(1, 61))
     everything = render(report, Look(show_all=True))
     assert everything.count("= fix:") == 60
@@ -165,8 +165,8 @@ def test_a_page_says_whether_a_gpu_confirmed_its_findings() -> None:
     on_gpu = change(PARTLY_SAFE, machine=change(PARTLY_SAFE.machine, device="cuda"))
     for report, is_emulated in ((on_gpu, False), (PARTLY_SAFE, True)):
         page = render(report, Look())
-        assert "(confirmed by a run)" in page
-        assert ("The runs used an emulated GPU" in page) == is_emulated
+        assert "(confirmed by a trial capture)" in page
+        assert ("used an emulated GPU" in page) == is_emulated
 
 
 def test_a_fix_below_the_first_three_has_its_code() -> None:
@@ -190,7 +190,7 @@ def test_notes_below_the_first_finding_have_no_code() -> None:
 def test_the_speedup_after_all_fixes_is_beside_that_of_now() -> None:
     whole = change(COMPARED.estimate, whole_speedup=Range(1.8, 2.4, 3.2))
     page = render(change(COMPARED, estimate=whole), Look(base=BASE))
-    assert "\n  fixed  2.4x (1.8x to 3.2x) as one graph, after all fixes\n" in page
+    assert "\n  fixed  2.4x (1.8x to 3.2x) if all fixes make the whole step one graph\n" in page
     assert "  fixed  " not in render(change(COMPARED, estimate=whole, findings=()), Look(base=BASE))
 
 
@@ -216,7 +216,7 @@ def test_the_last_line_says_what_to_do_next() -> None:
 
 
 def test_a_speedup_of_code_to_paste_says_where_that_code_is() -> None:
-    how = "\n  how    paste the code that the same command shows with --all\n"
+    how = "\n         The same command with --all shows the code to paste.\n"
     assert how in render(COMPARED, Look(base=BASE))
     assert how not in render(COMPARED, Look(base=BASE, show_all=True)) + render(
         SAFE, Look(base=BASE)
@@ -288,7 +288,7 @@ def test_suppressed_findings_are_counted_and_shown_with_all() -> None:
     assert everything.index("Suppressed \u2500") < everything.index("GD101 host-read models/branch")
     assert "capture fails: known since May" in everything.replace("\n  ", " ")
     nothing_else = render(change(report, findings=(known,)), Look(base=BASE))
-    assert "\n1 suppressed. The runs used an emulated GPU; no real one is needed." in nothing_else
+    assert "\n1 suppressed. Trials used an emulated GPU; no real one is needed." in nothing_else
 
 
 def test_why_is_for_all() -> None:
@@ -490,14 +490,14 @@ def now_of(report: Report) -> str:
 
 
 def test_the_speedup_is_that_of_what_is_recommended() -> None:
-    assert now_of(COMPARED).startswith("1.69x (1.13x to 2.2x) with modules ")
+    assert now_of(COMPARED).startswith("1.69x (1.13x to 2.2x) with a graph for each safe module ")
     assert now_of(COMPARED_ON_GPU).startswith("2.31x (2.25x to 2.36x) as one graph ")
     checked = Verification("verified", 3, 14, "bitwise")
     row = strategy("modules", predicted=Range(1.13, 1.69, 2.2), verification=checked)
-    assert "with modules, 14 tensors bitwise equal" in now_of(change(COMPARED, strategies=(row,)))
+    assert "; replays are bitwise equal to eager" in now_of(change(COMPARED, strategies=(row,)))
     near = change(checked, method="within eager's own deviation")
     report = change(COMPARED, strategies=(change(row, verification=near),))
-    assert "14 tensors equal within eager's nondeterminism" in now_of(report)
+    assert "; replays equal eager within its nondeterminism" in now_of(report)
 
 
 def test_no_speedup_is_promised_above_the_advice_to_keep_eager() -> None:
@@ -531,3 +531,10 @@ def test_a_region_that_pays_says_which_it_needs_and_what_stands_between() -> Non
     page = render(change(PARTLY_SAFE, regions=(first, last)), Look(base=BASE, show_all=True))
     rows = [line for line in page.splitlines() if line.startswith("    Needs")]
     assert rows == ["    Needs       region A, through GD101, GD204; region AB"]
+
+
+def test_inference_of_a_model_in_train_mode_is_named_beside_the_verdict() -> None:
+    trained = change(SAFE, target=change(SAFE.target, notes=(IN_TRAIN_MODE,)))
+    head = render(trained, Look()).splitlines()[0]
+    assert head.endswith("(inference, but the model is in train mode)")
+    assert "train mode" not in render(SAFE, Look())

@@ -20,14 +20,20 @@ from graphdoctor.reporters.analysis.strategies import advice_label
 from graphdoctor.reporters.frame import SEVERITY_STYLES, Frame, Note, write_frame
 from graphdoctor.reporters.page import Page
 from graphdoctor.values.captures import Verification, outcome_of_whole_step
-from graphdoctor.values.figures import Range, count_text, ratio_range, time_range, time_text
+from graphdoctor.values.figures import Range, ratio_range, time_range, time_text
 from graphdoctor.values.finding import Effect
 from graphdoctor.values.locations import place_text
-from graphdoctor.values.report import Report, Verdict
+from graphdoctor.values.report import IN_TRAIN_MODE, Report, Verdict
 from graphdoctor.values.speed import NO_STRATEGY, Estimate, Measurement, StrategyOutcome
 
-EMULATED = "The runs used an emulated GPU; no real one is needed."
+EMULATED = "Trials used an emulated GPU; no real one is needed."
 WHOLE = "whole"  # the strategy whose gain is that of the graph that was captured
+_HOW = {
+    WHOLE: "as one graph",
+    "modules": "with a graph for each safe module",
+    "segments": "with a graph for each region",
+    "split-step": "with graphs between the optimizer's calls",
+}
 VERDICTS: dict[Verdict, tuple[str, str]] = {
     "safe": ("SAFE", "bold green"),
     "partly-safe": ("PARTLY SAFE", "bold yellow"),
@@ -44,7 +50,9 @@ _CONSEQUENCES: dict[Effect, tuple[str, str]] = {
 def write_verdict(page: Page, report: Report) -> None:
     """The verdict and its reason; of an unknown verdict, as a warning with what to do."""
     word, style = VERDICTS[report.verdict]
-    page.line((word, style), (f"  {report.target.name} ({report.target.mode})", "dim"))
+    is_trained = IN_TRAIN_MODE in report.target.notes
+    mode = f"{report.target.mode}{', but the model is in train mode' if is_trained else ''}"
+    page.line((word, style), (f"  {report.target.name} ({mode})", "dim"))
     if report.verdict != "unknown":
         page.paragraph(report.reason)
         return
@@ -105,13 +113,20 @@ def write_speedup(page: Page, report: Report) -> None:
         page.hanging("  eager  ", eager)
     if now.text:
         page.hanging("  now    ", now.text, style="bold")
+        advice = report.recommendation
+        if (
+            advice is not None
+            and advice.code
+            and advice.strategy != WHOLE
+            and not page.look.show_all
+        ):
+            page.hanging("         ", "The same command with --all shows the code to paste.")
     if (fixed := fixed_of(report)) is not None:
         page.hanging(
-            "  fixed  ", f"{ratio_range(fixed)} as one graph, after all fixes", style="bold"
+            "  fixed  ",
+            f"{ratio_range(fixed)} if all fixes make the whole step one graph",
+            style="bold",
         )
-    advice = report.recommendation
-    if advice is not None and advice.code and advice.strategy != WHOLE and not page.look.show_all:
-        page.hanging("  how    ", "paste the code that the same command shows with --all")
 
 
 class Now(NamedTuple):
@@ -136,9 +151,9 @@ def now_of(report: Report) -> Now:
         return _none(f"{reason[:1].lower()}{reason[1:]}")
     if row is None:
         return _now_without_strategies(report)
-    how = "as one graph" if row.strategy == WHOLE else f"with {row.strategy}"
+    how = _HOW.get(row.strategy, f"with {row.strategy}")
     check = row.verification
-    proved = f", {count_text(check.tensors, 'tensor')} {_matches(check)}" if check else ""
+    proved = f"; replays {_matches(check)}" if check else ""
     if row.measurement is not None:
         return _measured_now(row.measurement, f"{how}{proved}")
     return _predicted_now(row.predicted, f"{how}{proved}")
@@ -190,8 +205,10 @@ def _matches(check: Verification) -> str:
     if check.status == "wrong":
         return "differ from eager"
     if check.status == "not-verified":
-        return "not verified"
-    return "bitwise equal" if check.method == "bitwise" else "equal within eager's nondeterminism"
+        return "were not verified"
+    if check.method == "bitwise":
+        return "are bitwise equal to eager"
+    return "equal eager within its nondeterminism"
 
 
 def write_end(page: Page, report: Report) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 
+from graphdoctor.source.trees import calls_in, scope_at, tree_of
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.source import (
     At,
@@ -13,7 +15,7 @@ from graphdoctor.strategies.patch.source import (
     Import,
     source_of,
 )
-from graphdoctor.values.figures import Range, joined, ratio_range
+from graphdoctor.values.figures import Range, joined, ratio_range, shortened
 from graphdoctor.values.locations import is_library
 from graphdoctor.values.program import CalledModule, Exactness, ProgramStep
 from graphdoctor.values.report import Report
@@ -33,6 +35,7 @@ class CaptureModel:
     def propose(self, step: ProgramStep) -> Proposal:
         assert step.report is not None
         modules = _to_capture(step)
+        _check_that_model_is_called(step, modules)
         gain = gain_of_modules(step.report)
         names = joined([f"`{module.expression}`" for module in modules])
         return Proposal(
@@ -55,6 +58,31 @@ def _to_capture(step: ProgramStep) -> list[CalledModule]:
     module = step.modules[0]
     why = module.reason or f"{module.expression} is bound in a library"
     raise NoProposal(f"the step calls `{module.kind}`, and {why}")
+
+
+def _check_that_model_is_called(step: ProgramStep, modules: list[CalledModule]) -> None:
+    """Raises NoProposal for the layers of a model whose `forward` the program calls: the model is what to capture."""
+    file, line = step.location.file, step.location.line
+    scope = scope_at(file, line)
+    is_layer = all(module.expression.startswith("self.") for module in modules)
+    if step.mode == "training" or not is_layer or getattr(scope, "name", "") != "forward":
+        return
+    direct = next((c for c in calls_in(tree_of(file) or ast.Pass()) if _is_plain_forward(c)), None)
+    if direct is None:
+        return
+    assert isinstance(direct.func, ast.Attribute)
+    code = ast.unparse(direct)
+    called = shortened(code.replace(".forward(", "(", 1))
+    raise NoProposal(
+        f"`{shortened(code)}` in line {direct.lineno} of {os.path.basename(file)} hides the call of the model, so the"
+        f" steps are its layers, whose graphs gain little. Write `{called}`, and run the same command again: the model"
+        " is then one step"
+    )
+
+
+def _is_plain_forward(call: ast.Call) -> bool:
+    is_forward = isinstance(call.func, ast.Attribute) and call.func.attr == "forward"
+    return is_forward and not isinstance(call.func.value, ast.Call)  # type: ignore[attr-defined]
 
 
 def _how(modules: list[CalledModule]) -> str:
