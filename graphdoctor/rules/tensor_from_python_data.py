@@ -41,8 +41,9 @@ class TensorFromPythonData(RecordingRule):
     only_feeds_device = True
     evidence = MEASURED
     fix = (
-        "If the numbers are constant, build the tensor once, in `__init__`, as a buffer. If they follow from the "
-        "batch, build the tensor with the batch, and pass it as an input of the step."
+        "If the numbers are constant, build the tensor once, in `__init__`, as a buffer, or fill it on the GPU with "
+        "torch.full, torch.arange or torch.zeros and device=. If they follow from the batch, build the tensor with "
+        "the batch, and pass it as an input of the step."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
