@@ -54,7 +54,7 @@ _FIGURE_COLUMNS = 36  # of seen, host time, now and fixed
 _FEWEST_STEP_COLUMNS = 20
 _MOST_CHANGED = 40  # rows of a change
 _MOST_REMOVED = 3  # of them that a long change takes away in one place
-_FEWEST_OF_FUNCTION = 6
+_FEWEST_OF_FUNCTION = 4
 _LAST_CHANGED = 12  # of them those that are shown of its end, where a new function is called
 _STYLES = {"safe": "green", "partly-safe": "yellow", "unsafe": "red", "unknown": "blue"}
 _MEANINGS = {
@@ -76,6 +76,7 @@ _HOW_CURED = {
     "GD108": _READ,
     "GD111": "The captured step keeps the step count on the GPU.",
     "GD117": "The captured step uses none of the earlier nodes.",
+    "GD201": "The change keeps this branch in your loop, between the captured functions.",
     "GD205": "The graph adds to the gradients that it finds, as the step does.",
     "GD207": "The change draws before the graph starts.",
 }
@@ -411,13 +412,13 @@ def _with_short_functions(rows: list[CodeRow], where: str) -> list[CodeRow]:
 
 
 def _shortened(block: list[CodeRow], most: int, where: str) -> list[CodeRow]:
-    """Of a run of added rows at most this many: the first ones, how many follow, and the last two."""
+    """Of a run of added rows at most this many: the first ones, how many follow, and the last one."""
     is_function = block[0].gutter == "+" and block[0].text.lstrip().startswith(("@", "def "))
     code = len(block) - next((n for n, row in enumerate(reversed(block)) if row.text.strip()), 0)
     if not is_function or code <= most:
         return block
     cut = CodeRow("", f"... {code - most + 1} more lines of this function{where}", "dim")
-    return [*block[: most - 3], cut, *block[code - 2 :]]
+    return [*block[: most - 2], cut, *block[code - 1 :]]
 
 
 def _gains_now(step: ProgramStep) -> bool:

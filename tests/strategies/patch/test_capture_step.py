@@ -845,3 +845,20 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
     (call,) = (line for line in host if line.startswith("    loss = train_step("))
     assert 'torch.as_tensor(weight, device="cuda"), x, torch.as_tensor(chosen), y)' in call
     assert "def update(x, y):" in body("a function that is the step")[0]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_branch_that_stays_in_the_loop_is_handled_by_the_change(
+    is_kept: bool, tmp_path: Path
+) -> None:
+    file, source = (
+        tmp_path / "a.py",
+        PROGRAMS["two optimizers, one of which steps every second time"],
+    )
+    line = next(n for n, text in enumerate(source.split("\n"), 1) if "# the actor" in text)
+    place = Location(str(file), line if is_kept else line + 5, "<module>")
+    branch = replace(
+        HOST_READ, rule="GD201", effect="replay-is-wrong", location=place, stack=(), columns=None
+    )
+    made = proposal(file, source, branch)
+    assert ("GD201" in made.cures) == is_kept

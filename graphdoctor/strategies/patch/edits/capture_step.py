@@ -108,7 +108,7 @@ class CaptureStep:
     def _proposal(self, step: ProgramStep, text: str, span: Span) -> Proposal:
         assert step.report is not None
         file = step.location.file
-        outside: tuple[ast.stmt, ...] = ()
+        outside: tuple[ast.stmt | ast.expr, ...] = ()
         rounded: tuple[Change, ...] = ()
         if (function := _whole_function(span)) is not None:
             self._wrapper.check([function])
@@ -129,7 +129,10 @@ class CaptureStep:
             extraction = Extraction(file, text, span, parts, values, modules, self._wrapper)
             changes, names = extraction.changes(), extraction.names
             rounded = extraction.rounded()
-            batch, outside = extraction.batch, (*parts.prepared, *parts.shown)
+            kept = {group.test for group in parts.groups if group.test is not None}
+            branches = [each for each in _statements(span) if isinstance(each, ast.If)]
+            tests = [s.test for s in branches if ast.get_source_segment(text, s.test) in kept]
+            batch, outside = extraction.batch, (*parts.prepared, *parts.shown, *tests)
         lines = range(span.first_line, span.last_line + 1)
         moved = range(0) if function is not None else lines
         replaced = cured_in_functions(step.report.findings, file, moved)
@@ -162,7 +165,7 @@ def _cured(
     file: str,
     statements: Sequence[ast.stmt],
     batch: set[str],
-    outside: Sequence[ast.stmt],
+    outside: Sequence[ast.stmt | ast.expr],
     replaced: Container[Finding],
 ) -> tuple[str, ...]:
     """The rules of which each finding is replaced, outside the captured statements, or a copy of the batch."""
