@@ -216,7 +216,8 @@ def test_a_repetition_by_sizes_is_one_finding_with_one_cure() -> None:
     assert {one.rule for one in cause} == {"GD105", "GD106"}
     (text,) = {one.edits[0].new_text for one in cause}
     assert text == (
-        "torch.stack([torch.full((), n, device=x.device) for n in counts]), output_size=sum(counts)"
+        "torch.repeat_interleave(torch.arange(2, device=x.device), "
+        "torch.stack([torch.full((), n, device=x.device) for n in counts]), output_size=sum(counts))"
     )
 
 

@@ -52,12 +52,14 @@ def for_sizes(place: Location, count: int) -> Cure | None:
     code = _filled(built.call, built.numbers)
     if not code:
         return None
-    repetitions = (each for each in calls_in(statement) if _repeats_by(each, built.call))  # type: ignore[arg-type]
-    if next(repetitions, None) is not None:
-        code = f"{code}, output_size=sum({ast.unparse(built.numbers)})"
+    repetition = next((each for each in calls_in(statement) if _repeats_by(each, built.call)), None)  # type: ignore[arg-type]
+    if repetition is not None:
+        (*others, _) = map(ast.unparse, repetition.args)
+        given = ", ".join([*others, code, f"output_size=sum({ast.unparse(built.numbers)})"])
+        code = f"{ast.unparse(repetition.func)}({given})"
         what = f"{_SAME} Fill the tensor on the GPU, and pass the size of the result."
-        what = f"{what} Replace `{ast.unparse(built.call)}` with:"
-        return Cure(what, (code,), instead_of_call(place.file, built.call, code))
+        what = f"{what} Replace the call of `repeat_interleave` with:"
+        return Cure(what, (code,), instead_of_call(place.file, repetition, code))
     what = f"{_SAME} Fill the tensor on the GPU: `torch.stack([torch.full((), n, device=device) for n in numbers])`."
     return Cure(what, edits=instead_of_call(place.file, built.call, code))
 

@@ -137,7 +137,7 @@ class CaptureStep:
         moved = range(0) if function is not None else lines
         replaced = cured_in_functions(step.report.findings, file, moved)
         changes = (*changes, *unchecked_distributions(step.report.findings, file))
-        changes = (*changes, *(change for each in replaced.values() for change in each))
+        changes = (*changes, *dict.fromkeys(one for each in replaced.values() for one in each))
         estimate = step.report.estimate
         gain = estimate.whole_speedup if estimate is not None else None
         refused = {f.rule for f in step.report.findings if f.effect == "capture-fails"}
