@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
@@ -268,12 +269,12 @@ def test_a_copy_of_a_known_result_is_the_same_input(computed: list[str]) -> None
 def test_a_snapshot_s_number_is_told_from_a_sum_that_is_the_same_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ones = torch.ones(1 << 16, dtype=torch.int64)
-    monkeypatch.setattr(saved_tensor, "_factors", lambda: (ones, ones))
+    monkeypatch.setattr(zlib, "crc32", lambda held: 7)
+    monkeypatch.setattr(zlib, "adler32", lambda held: 0)
     monkeypatch.setattr(saved_tensor, "_NUMBERS", count(7))
     held, other = torch.tensor([3]), torch.tensor([7])
     kept = snapshot({"held": held})
-    assert saved_tensor.copy_with_bits_of(held) == saved_tensor._sums(other) == (7, 0)
+    assert saved_tensor.copy_with_bits_of(held) == saved_tensor.contents_of(other)[1:] == (7, 0)
     assert saved_tensor.contents_of(held) != saved_tensor.contents_of(other)
     kept.restore()
 
