@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sysconfig
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from graphdoctor.check.settings.files import repository_of
 from graphdoctor.values.escape import with_texts
 from graphdoctor.values.finding import Finding
-from graphdoctor.values.locations import Location
+from graphdoctor.values.locations import Location, python_folders
 from graphdoctor.values.report import Report
 
 LIBRARIES = "site-packages/"
@@ -62,11 +61,9 @@ def nearest_place(finding: Finding, *, otherwise: str) -> Location:
 
 def _prefixes(root: Path, named: Path) -> list[tuple[re.Pattern[str], str]]:
     """Folders of this machine and what stands for them, longest first: one may hold another."""
-    paths = sysconfig.get_paths()
-    found = {paths[key] + os.sep: LIBRARIES for key in ("purelib", "platlib")}
-    found |= {os.path.realpath(folder) + os.sep: name for folder, name in found.items()}
-    for folder in (paths["stdlib"], os.path.realpath(paths["stdlib"])):
-        found.setdefault(folder + os.sep, PYTHON)
+    found = dict.fromkeys(python_folders("purelib", "platlib"), LIBRARIES)
+    for folder in python_folders("stdlib"):
+        found.setdefault(folder, PYTHON)
     for project in (root, named):
         found.setdefault(str(project).rstrip(os.sep) + os.sep, "")
     found.pop(os.sep, None)  # a project in the root folder: its paths stay as they are

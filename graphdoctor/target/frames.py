@@ -5,7 +5,6 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-import sysconfig
 import threading
 from functools import cache
 from importlib.util import find_spec
@@ -14,13 +13,11 @@ from itertools import islice
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from graphdoctor.values.locations import Location, is_library
+from graphdoctor.values.locations import Location, is_library, python_folders
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RULES = os.path.join(_HERE, "rules") + os.sep  # their examples are user code
-_STDLIB = tuple(
-    os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")
-)
+_STDLIB = python_folders("stdlib", "platstdlib")
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # Their frames hold all tests of a session, which nothing that looks at a step's variables is to go through.
 _RUNNERS = tuple(
@@ -59,7 +56,7 @@ def is_machinery(filename: str) -> bool:
         return True
     if any(part in path for part in _RUNNERS):
         return True
-    return os.path.realpath(path).startswith(_STDLIB) and not any(part in path for part in _SITE)
+    return os.path.realpath(path).startswith(_STDLIB) and not is_library(path)
 
 
 def is_own(filename: str) -> bool:

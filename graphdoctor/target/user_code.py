@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +11,8 @@ from typing import Any
 
 from graphdoctor.target.frames import is_machinery, is_torch
 from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeError
-from graphdoctor.values.locations import Location
+from graphdoctor.values.locations import Location, is_library
 
-_SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MAX_FRAMES = 20
 _LONGEST = 160
 _SPOILT = "operation failed due to a previous error during capture"
@@ -61,7 +59,7 @@ def raised_at(error: GraphDoctorError) -> Location | None:
 
 def is_user_file(filename: str) -> bool:
     """Whether a file is the user's own, and no installed package's."""
-    return not is_machinery(filename) and not any(part in filename for part in _SITE)
+    return not is_machinery(filename) and not is_library(filename)
 
 
 def _sentence(

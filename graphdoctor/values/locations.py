@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -49,6 +50,12 @@ def is_library(path: str) -> bool:
     """Whether a file belongs to an installed package, on this machine or where a report was made."""
     plain = path.replace("\\", "/")
     return plain.startswith(_PACKAGES) or any(f"/{folder}" in plain for folder in _PACKAGES)
+
+
+def python_folders(*names: str) -> tuple[str, ...]:
+    """Folders of this Python's by sysconfig's names, as Python names them first, then as they really are."""
+    named = [sysconfig.get_paths()[name] for name in names]
+    return tuple(f"{each}{os.sep}" for each in (*named, *map(os.path.realpath, named)))
 
 
 def own_line(frames: Iterable[Location | None]) -> Location | None:

@@ -6,13 +6,13 @@ import hashlib
 import os
 import re
 import stat
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from graphdoctor.check.cache.reads import OF_THE_MACHINE, Reads
+from graphdoctor.values.locations import python_folders
 
 _LARGE_BYTES = 64 * 2**20  # larger files are known by size and time, as make knows them
 _LIBRARIES, _PROJECT = "{libraries}/", "{project}/"
@@ -33,16 +33,8 @@ class Files:
 
     def __init__(self, root: Path) -> None:
         self._states: dict[str, FileState] = {}
-        paths = sysconfig.get_paths()
-        # As Python names them first: `absolute` gives such paths, also where a folder is a link.
-        libraries, standard = (
-            tuple(f"{each}{os.sep}" for each in (*named, *map(os.path.realpath, named)))
-            for named in (
-                (paths["purelib"], paths["platlib"]),
-                (paths["stdlib"], paths["platstdlib"]),
-            )
-        )
-        self._libraries, self._standard = libraries, standard
+        self._libraries = python_folders("purelib", "platlib")
+        self._standard = python_folders("stdlib", "platstdlib")
         self._own = f"{Path(__file__).resolve().parents[2]}{os.sep}"
         self._root = str(root.resolve()).rstrip(os.sep) + os.sep
 
