@@ -34,7 +34,7 @@ from graphdoctor.target.inputs.rebatch import (
 )
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.tree import leaves
-from graphdoctor.target.user_code import is_out_of_memory
+from graphdoctor.target.user_code import first_line, is_out_of_memory
 from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.figures import Range
 from graphdoctor.values.options import AnalyzeOptions
@@ -382,8 +382,8 @@ def _row(sizes: Sizes, setting: Setting, batch: int) -> SweepRow:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        first_line = str(error).strip().split("\n", 1)[0]
-        return SweepRow(batch=batch, status="out-of-memory", reason=f"memory ran out: {first_line}")
+        reason = f"memory ran out: {first_line(error)}"
+        return SweepRow(batch=batch, status="out-of-memory", reason=reason)
 
 
 def _with_state(sizes: Sizes, batch: int, error: Exception) -> str:
