@@ -15,10 +15,7 @@ from graphdoctor.record import prepare, record
 from graphdoctor.strategies.trial import Digits, digits_of
 from graphdoctor.target import Inputs, Target
 from tests.support import fake_strategies as fakes
-from tests.support.strategy_rows import (
-    a_session,
-    on_a_gpu,
-)
+from tests.support.strategy_rows import a_session, a_target, on_a_gpu
 
 
 @contextmanager
@@ -37,9 +34,9 @@ def test_where_products_take_tf32_half_of_its_digits_must_agree(device: Emulated
             return outputs * (1 + 2e-3)
 
     with tf32_products(True):
-        coarse = on_a_gpu(device, LikeTF32())
+        coarse = on_a_gpu(device, LikeTF32(), target=a_target())
     with tf32_products(False):
-        fine = on_a_gpu(device, LikeTF32())
+        fine = on_a_gpu(device, LikeTF32(), target=a_target())
     assert coarse.status == "verified", coarse.reason
     assert coarse.verification is not None
     assert coarse.verification.method == "to half of TF32's digits"

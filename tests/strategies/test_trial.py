@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,12 @@ from tests.support.strategy_rows import (
     tried,
     try_strategy,
 )
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice() as emulated:
+        yield emulated
 
 
 def test_what_is_right_is_verified_bit_for_bit_and_predicted_before_it_is_built(

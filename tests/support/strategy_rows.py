@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,8 +51,13 @@ def a_target() -> Target:
     return Target("step", __file__, "test", "inference", step, data, roots)
 
 
-def a_session(device: EmulatedDevice, target: Target | None = None) -> tuple[Any, Known]:
-    target = a_target() if target is None else target
+@lru_cache(maxsize=1)
+def a_session(device: EmulatedDevice) -> tuple[Any, Known]:
+    """Trials leave the step as it was, so those on one device share it."""
+    return session_of(a_target(), device)
+
+
+def session_of(target: Target, device: EmulatedDevice) -> tuple[Any, Known]:
     session = prepare(target, device, iterations=3)
     recording = record(session, progress=lambda doing: None)
     return session, Known("inference", target.roots, (), ("",), recording.captured[-1])
@@ -92,7 +98,7 @@ def on_a_gpu(
     is_random: bool = False,
     target: Target | None = None,
 ) -> StrategyOutcome:
-    session, known = a_session(device, target)
+    session, known = session_of(target, device) if target else a_session(device)
     session = replace(session, device=CalledCuda(device))
     if is_random:
         known = replace(known, iteration=drawing(known.iteration))
