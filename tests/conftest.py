@@ -60,8 +60,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Small tensors are quicker on one thread; nobody pays for importing torch for this."""
+    gc.set_threshold(20_000, *gc.get_threshold()[1:])  # tests leave little garbage
     if "torch" in sys.modules:
+        from graphdoctor.device.processes.thrift import be_thrifty
+
         sys.modules["torch"].set_num_threads(1)
+        be_thrifty()  # a page of memory that is new to the process takes as long as filling it
 
 
 _seconds: Counter[str] = Counter()

@@ -133,10 +133,11 @@ def test_warnings_name_the_lines_that_python_names(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     device = "cuda" if torch.cuda.is_available() else "cpu"
     file.write_text(WARNS.format(device=device))
-    alone = subprocess.run([sys.executable, file], capture_output=True, text=True, check=True)
+    script = warm.command("tests.support.script", str(file))
+    alone = subprocess.run(script, capture_output=True, text=True, check=True)
     expected = [line for line in alone.stderr.splitlines() if "Warning: " in line]
     assert [line.split(": ")[0] for line in expected] == [f"{file}:15", f"{file}:17"]
     file.write_text(WARNS.format(device="cuda"))
-    done = graphdoctor(file)
+    done = graphdoctor(file, started_by=warm.command(warm.CLI))
     assert [line for line in done.stderr.splitlines() if "Warning: " in line] == expected
     assert "1 step: 1 " in done.stderr

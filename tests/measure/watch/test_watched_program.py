@@ -90,7 +90,7 @@ print(json.load(open("../watch.json"))["state"], got == [signal.SIGUSR1])
 def test_threads_forks_profilers_signals_and_folders_are_the_program_s_own(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     file = script(tmp_path, EVERYTHING)
-    command = [sys.executable, "-m", "graphdoctor", "watch", "--json", "watch.json", file.name]
+    command = warm.command(warm.CLI, "watch", "--json", "watch.json", file.name)
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path,
                           env=_environment())  # fmt: skip
     assert (done.returncode, done.stdout.splitlines()) == (
