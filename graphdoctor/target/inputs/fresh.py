@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from graphdoctor.target.inputs.draw import Draw, drawing_of, rearranging_of
 from graphdoctor.target.state.clone import clone_inputs, element_span, is_overlapping
+from graphdoctor.target.state.snapshot import plain_torch
 from graphdoctor.target.state.tree import Tree, input_leaves, map_inputs
 from graphdoctor.target.target import Inputs, Variation
 from graphdoctor.target.user_code import user_code
@@ -177,9 +178,10 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _draw_of(tensor: torch.Tensor, way: Callable[[torch.Tensor], Draw | None]) -> Draw | None:
-    if is_overlapping(tensor.detach()[_each_element_once(tensor)]):  # as sliding windows are
-        return None
-    return way(tensor.detach().clone().cpu())
+    with plain_torch():  # dozens of small operators, of which none is the step's
+        if is_overlapping(tensor.detach()[_each_element_once(tensor)]):  # as sliding windows are
+            return None
+        return way(tensor.detach().clone().cpu())
 
 
 def _each_element_once(tensor: torch.Tensor) -> tuple[slice, ...]:
