@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -16,9 +16,20 @@ from graphdoctor.captured.known_call import NOT_KNOWN
 from graphdoctor.captured.step_optimizers import FilledNumber
 from graphdoctor.device.emulated import EmulatedDevice
 from tests.support.captured_models import in_eager_and_captured, rand
-from tests.support.emulated import device as device
 
 CALLS = 8
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice() as emulated:
+        yield emulated
+
+
+@pytest.fixture(scope="module")
+def unchanged(device: EmulatedDevice) -> Program:
+    """For tests whose calls leave the program as it was."""
+    return Program()
 
 
 class Program:
@@ -71,11 +82,11 @@ def test_another_call_of_the_form_is_known(device: EmulatedDevice) -> None:
     ],
 )
 def test_a_call_of_another_form_is_not(
-    device: EmulatedDevice, call: Callable[[], tuple[Any, Any]]
+    unchanged: Program, call: Callable[[], tuple[Any, Any]]
 ) -> None:
-    program = Program()
     args, kwargs = call()
-    assert program.known(*args, **kwargs) is NOT_KNOWN
+    assert unchanged.known(*args, **kwargs) is NOT_KNOWN
+    assert unchanged.known(rand(5, 4)) is not NOT_KNOWN
 
 
 @contextmanager
@@ -120,12 +131,12 @@ def _hook_for_all_modules() -> Any:
     ],
 )
 def test_nor_is_one_under_other_modes(
-    device: EmulatedDevice, within: Callable[[], AbstractContextManager[Any]]
+    unchanged: Program, within: Callable[[], AbstractContextManager[Any]]
 ) -> None:
-    program, x = Program(), rand(5, 4)
+    x = rand(5, 4)
     with within():
-        assert program.known(x) is NOT_KNOWN
-    assert program.known(x) is not NOT_KNOWN
+        assert unchanged.known(x) is NOT_KNOWN
+    assert unchanged.known(x) is not NOT_KNOWN
 
 
 def test_a_call_in_inference_mode_is_none_without_gradients(device: EmulatedDevice) -> None:
