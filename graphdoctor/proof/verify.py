@@ -233,8 +233,10 @@ def _judge_in_one_order(
             if isinstance(made, Refusal):
                 return None
             again = replace(trial, captured=made, ran=None, recapture=None, led_by=(), hosts=[])
-            found = _verify(again)
-            made.release()
+            try:
+                found = _verify(again)
+            finally:
+                made.release()
         except UserCodeError:  # not with these algorithms
             return None
     if found.status != "verified":
