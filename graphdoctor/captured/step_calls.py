@@ -16,6 +16,7 @@ import torch
 from graphdoctor.graphs.calls.signature import parts_of_argument
 from graphdoctor.target import Inputs
 from graphdoctor.target.state.clone import clone_inputs, copy_values, memory_of, tensor_leaves
+from graphdoctor.target.state.saved_tensor import version_of
 from graphdoctor.target.state.snapshot import named_tensors
 
 _CALLS = 2  # before the one that is studied, so that replays follow each other
@@ -38,13 +39,13 @@ class WrittenArguments:
         """Observe an eager call."""
         given = {place: each for place, each in _by_place(inputs).items() if _can_be_input(each)}
         tensors = {place: list(tensor_leaves(Inputs((each,)))) for place, each in given.items()}
-        before = {place: list(map(_version, each)) for place, each in tensors.items()}
+        before = {place: list(map(version_of, each)) for place, each in tensors.items()}
         yield
         for place, found in tensors.items():
             last = [each() for each in self._last.get(place, ())]
             kept = [t for t in found if any(t is each for each in last)]
             is_container = not isinstance(given[place], torch.Tensor)
-            is_written = list(map(_version, found)) != before[place]
+            is_written = list(map(version_of, found)) != before[place]
             if kept and (is_written or (is_container and any(t.is_inference() for t in kept))):
                 self.places |= {place}
         self._last = {place: list(map(ref, found)) for place, found in tensors.items()}
@@ -68,10 +69,6 @@ def _by_place(inputs: Inputs) -> dict[int | str, object]:
 
 def _can_be_input(argument: object) -> bool:
     return isinstance(argument, torch.Tensor) or parts_of_argument(argument) is not None
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
 
 
 @dataclass

@@ -16,6 +16,7 @@ from graphdoctor.graphs.calls.signature import is_faithful
 from graphdoctor.graphs.compare import has_same_bits
 from graphdoctor.graphs.guards import Modes
 from graphdoctor.target.state.clone import clone_inputs, memory_of
+from graphdoctor.target.state.saved_tensor import version_of
 from graphdoctor.target.state.snapshot import named_state, named_tensors
 from graphdoctor.target.target import Inputs
 
@@ -163,7 +164,7 @@ def _watching_state(
         yield
         return
     tensors, values = named_state({"module": module})
-    versions = [_version(tensor) for tensor in given]
+    versions = [version_of(tensor) for tensor in given]
     copies = [tensor.detach().clone() for tensor in given]
     yield
     tensors_now, values_now = named_state({"module": module})
@@ -200,13 +201,9 @@ def _written_input(
     given: list[torch.Tensor], versions: list[int | None], copies: list[torch.Tensor]
 ) -> str:
     for tensor, version, copy in zip(given, versions, copies, strict=True):
-        if _version(tensor) != version or not has_same_bits(tensor, copy):
+        if version_of(tensor) != version or not has_same_bits(tensor, copy):
             return "it writes into its input, and a graph would write into a copy"
     return ""
-
-
-def _version(tensor: torch.Tensor) -> int | None:
-    return None if tensor.is_inference() else tensor._version
 
 
 def _follow(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphdoctor.values.escape import visible
+from graphdoctor.values.escape import visible, with_texts
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -58,18 +58,7 @@ def document(
 
 def script_json(data: object) -> str:
     """JSON that is safe inside of a script element. Raises ValueError for what JSON cannot hold."""
-    return msgspec.json.encode(_shown(data)).decode().translate(_UNSAFE_IN_SCRIPT)
-
-
-def _shown(value: Any) -> Any:
-    """The same plain value with all of its text visible."""
-    if isinstance(value, str):
-        return visible(value)
-    if isinstance(value, dict):
-        return {key: _shown(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)) and not (value and isinstance(value[0], (int, float))):
-        return [_shown(item) for item in value]
-    return value
+    return msgspec.json.encode(with_texts(data, visible)).decode().translate(_UNSAFE_IN_SCRIPT)
 
 
 def _policy(style: str, script: str) -> str:

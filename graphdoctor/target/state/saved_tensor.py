@@ -36,6 +36,11 @@ def address_of(tensor: torch.Tensor) -> int:
     return begin_of(tensor) + int(tensor.storage_offset()) * tensor.element_size()
 
 
+def version_of(tensor: torch.Tensor) -> int | None:
+    """Counts the writes to a tensor; tensors of inference mode have no such count."""
+    return None if tensor.is_inference() else tensor._version
+
+
 def copied_when_written(tensor: torch.Tensor) -> torch.Tensor:
     """The same values whoever writes there later.
 
@@ -228,7 +233,7 @@ class SavedTensor:
         self._is_leaf = tensor.is_leaf
         self._requires_grad = tensor.requires_grad
         self._hooks = {name: getattr(tensor, name) for name in HOOKS_OF_TENSORS}
-        self._version = None if tensor.is_inference() else tensor._version
+        self._version = version_of(tensor)
 
     def restore(self) -> None:
         tensor = self._tensor
