@@ -59,7 +59,7 @@ def test_a_program_gets_its_steps_diagnosed_and_prints_what_it_prints_alone(
         assert training is not None
         (found,) = (one for one in training.findings if one.rule == "GD117")
         assert (
-            "`output` (image_training.py:42) and `loss` (image_training.py:43) still reference that node"
+            "`output` (image_training.py:42) and `loss` (image_training.py:43) still reference an AccumulateGrad node"
             in found.message
         )
         assert found.fix == "Add `output = loss = None` before line 41."
