@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from graphdoctor.rules.causes.differences import Difference
 from graphdoctor.rules.causes.source import statement_at, stored_rate
@@ -305,17 +306,17 @@ def options_advice(recording: Recording) -> str:
 def stored_rate_advice(frames: Iterable[Location | None]) -> str:
     """What to do with the statement near these lines that sets `group["lr"]`, a tensor now; "" if none does."""
     for frame in frames:
-        statement = stored_rate(frame) if frame is not None and not is_library(frame.file) else None
-        if statement is None:
+        if frame is None or is_library(frame.file) or (statement := stored_rate(frame)) is None:
             continue
         target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        line = f"line {statement.lineno} of {Path(frame.file).name}"
         if isinstance(statement, ast.AugAssign):
             code = shortened(ast.unparse(statement))
-            return f"Then `{code}` on line {statement.lineno} updates that tensor in place."
+            return f"Then `{code}` on {line} updates that tensor in place."
         code = shortened(f"{ast.unparse(target)}.fill_({ast.unparse(statement.value)})")
         return (
-            f"Replace line {statement.lineno} by `{code}`, before each "
-            "replay: an assignment puts a Python number in the tensor's place."
+            f"Replace {line} with `{code}`, since an assignment puts a Python number in the tensor's place. Run it"
+            " before each replay, outside the captured step."
         )
     return ""
 

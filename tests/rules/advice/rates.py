@@ -131,7 +131,7 @@ pair(
     lambda: training(lambda p: adam(p, lr=rate(), capturable=True), steps=False), same=False,
 )  # fmt: skip
 pair(
-    "GD204", "by `group['lr'].fill_(0.1 * 0.5 ** epoch[0])`, before each replay", "rate_assigned_in_group",
+    "GD204", "with `group['lr'].fill_(0.1 * 0.5 ** epoch[0])`, since an", "rate_assigned_in_group",
     lambda: rates(fused, how="assigned"), lambda: rates(fused, how="outside"), same=False,
 )  # fmt: skip
 pair(
@@ -144,7 +144,7 @@ pair(
     lambda: scaled(lambda p: adam(p, lr=rate(), capturable=True)),
 )  # fmt: skip
 pair(
-    "GD111", "by `group['lr'].fill_(0.1 * 0.5 ** epoch[0])`, before each replay", "adam_with_an_assigned_rate",
+    "GD111", "with `group['lr'].fill_(0.1 * 0.5 ** epoch[0])`, since an", "adam_with_an_assigned_rate",
     lambda: rates(adam, how="assigned"),
     lambda: rates(lambda p: adam(p, lr=rate(), capturable=True), how="outside"), same=False,
 )  # fmt: skip
