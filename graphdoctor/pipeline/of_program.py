@@ -141,7 +141,7 @@ def _with_budget_note(report: ProgramReport, budget_s: float, skipped: int) -> P
     minutes = -(-2 * max(budget_s, report.diagnosis_s) // 60)
     note = (
         f"The diagnosis took {report.diagnosis_s:.0f} s, and begins nothing after its budget of {budget_s:g} s:"
-        f" {'; '.join(missing)}. Pass more time, such as `--budget {minutes:.0f}m`."
+        f" {'; '.join(missing)}. To do the rest, pass `--budget {minutes:.0f}m`."
     )
     return msgspec.structs.replace(report, notes=(*report.notes, note))
 

@@ -43,8 +43,8 @@ class HostToDeviceCopy(RecordingRule):
     only_feeds_device = True
     evidence = MEASURED
     fix = (
-        "Create the tensor on the GPU, keep constants as buffers of the module, and copy "
-        "inputs before the step."
+        "Create the tensor on the GPU, keep a constant as a buffer of the module, or copy "
+        "an input before the step."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:

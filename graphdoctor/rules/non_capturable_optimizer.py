@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterable, Iterator
 from os.path import basename
 from typing import NamedTuple
@@ -148,10 +149,21 @@ def _cure(recording: Recording, frames: tuple[Location | None, ...], class_name:
     more = stored or (_SCHEDULER if changes else "")
     made = construction_of(frames, class_name)
     if made is not None:
-        cure = made.capturable(tensor_rate=tensor_rate, more=more)
+        cure = made.capturable(
+            tensor_rate=tensor_rate, default_rate=default_rate_of(class_name), more=more
+        )
         return replace(cure, edits=()) if stored else cure
     rate = ', lr=torch.tensor(lr, device="cuda")' if tensor_rate else ""
     return Cure(f"Construct {class_name} with `capturable=True{rate}`. {more}".rstrip())
+
+
+def default_rate_of(class_name: str) -> str:
+    """The learning rate of this class of torch's, as code; "..." where it has none."""
+    import torch
+
+    made_by = getattr(torch.optim, class_name, None)
+    found = inspect.signature(made_by).parameters.get("lr") if made_by is not None else None
+    return repr(found.default) if found is not None and isinstance(found.default, float) else "..."
 
 
 def _text(class_name: str) -> str:
@@ -182,8 +194,10 @@ class Construction(NamedTuple):
         """Whether the statement binds just what the call returns."""
         return self.call is getattr(self.statement, "value", None)
 
-    def capturable(self, *, tensor_rate: bool, more: str = "") -> Cure:
+    def capturable(self, *, tensor_rate: bool, default_rate: str = "...", more: str = "") -> Cure:
         """The cure, with the learning rate as a tensor if the program changes it, and its edits.
+
+        `default_rate` is the code of the rate that the class has without one.
 
         `more` says what to do after it. The code comes last: a page shows it on separate lines.
         """
@@ -191,12 +205,10 @@ class Construction(NamedTuple):
         given = [f"capturable={on_gpu or True}"]
         args: list[ast.expr | ast.keyword] = [*self.call.args, *self.call.keywords]
         rate = next((each for n, each in enumerate(args) if _is_rate(n, each)), None)
+        value = default_rate
+        if rate is not None:
+            value = source_of(self.file, rate.value if isinstance(rate, ast.keyword) else rate)
         if tensor_rate:
-            value = (
-                "..."
-                if rate is None
-                else source_of(self.file, rate.value if isinstance(rate, ast.keyword) else rate)
-            )
             device = f'"cuda" if {on_gpu} else "cpu"' if on_gpu else '"cuda"'
             given = [f"lr=torch.tensor({value}, device={device})", *given]
             args = [each for each in args if each is not rate]
@@ -215,7 +227,7 @@ class Construction(NamedTuple):
         end = f". {more} The statement becomes:" if more else ":"
         sentences.append(f"Pass `{', '.join(given)}` to `{chooses}()` ({lines}){end}")
         code = self._with_arguments([" ".join(each.split()) for each in texts])
-        is_complete = is_moved and not self.is_chosen and (rate is not None or not tensor_rate)
+        is_complete = is_moved and not self.is_chosen and (value != "..." or not tensor_rate)
         new = f"{chooses}({', '.join(texts)})"
         edits = instead_of_call(self.file, self.call, new) if is_complete else ()
         return Cure(" ".join(sentences), code, edits)

@@ -580,7 +580,7 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
     (
         "GD104",
         by_rows_of_cpu,
-        'Move `rows` to the GPU before the step: `rows = torch.as_tensor(rows, device="cuda")`',
+        'Add a line before the step, which moves `rows` to the GPU: `rows = torch.as_tensor(rows, device="cuda")`',
         by_rows_of_gpu,
     ),
     (

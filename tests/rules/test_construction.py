@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from graphdoctor.rules.non_capturable_optimizer import construction_of
+from graphdoctor.rules.non_capturable_optimizer import construction_of, default_rate_of
 from graphdoctor.values.finding import Cure
 from graphdoctor.values.locations import Location
 from tests.support.programs import run
@@ -84,6 +84,17 @@ def test_the_statement_that_constructs_the_optimizer_is_the_one_to_change(
     construction: str, fix: str, code: str, tmp_path: Path
 ) -> None:
     assert cure(tmp_path, construction) == (fix, tuple(code.splitlines()))
+
+
+def test_a_rate_that_the_program_does_not_give_is_the_default_of_the_class(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text('optimizer = Adam(p)\ndevice = "cuda"\noptimizer.step()\n', encoding="utf-8")
+    found = construction_of([Location(str(file), 3)], "Adam")
+    assert found is not None
+    made = found.capturable(tensor_rate=True, default_rate=default_rate_of("Adam"))
+    assert [edit.new_text for edit in made.edits] == [
+        'Adam(p, lr=torch.tensor(0.001, device="cuda"), capturable=True)'
+    ]
 
 
 def test_a_program_that_names_no_gpu_moves_its_model_first(tmp_path: Path) -> None:

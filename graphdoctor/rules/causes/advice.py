@@ -320,7 +320,10 @@ def _for_index(place: Location | None, copied: Location | None) -> str:
             f"there. Capture the rest of the step as another region, which takes `{name}` as a GPU tensor. Otherwise "
             "move it to the GPU before the step."
         )
-    return f'Move `{name}` to the GPU before the step: `{name} = torch.as_tensor({name}, device="cuda")`.'
+    return (
+        f"Add a line before the step, which moves `{name}` to the GPU: "
+        f'`{name} = torch.as_tensor({name}, device="cuda")`.'
+    )
 
 
 _FLEX = frozenset({"flex_attention"})

@@ -41,8 +41,8 @@ _SHAPES_PLAIN = (
     "The captured step runs a batch of another shape, such as a shorter last one, eagerly."
 )
 _SHAPES = (
-    f"{_SHAPES_PLAIN} If the shape repeats, it gets a second graph. It follows a learning rate that changes. Its"
-    " results are copies, which you may keep."
+    "A batch of another shape, such as a shorter last one, runs eagerly at first, and as a second graph if its shape"
+    " repeats. The captured step follows a learning rate that changes. Its results are copies, which you may keep."
 )
 _TIMED_RUNS = 3  # of each, in turns
 _MOST_TIMED_RUNS = 7  # where three do not show which program is faster
