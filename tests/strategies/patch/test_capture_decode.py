@@ -272,6 +272,64 @@ def test_a_network_that_acts_is_called_without_gradients(tmp_path: Path) -> None
     assert _printed(eager) == _printed(HEAD + AGENT)
 
 
+PICKS = """\
+class Net(nn.Sequential):
+    def pick(self, seen, at):
+        out = self(seen)  # call
+        if at > 8:
+            return 0
+        return out.argmax().item()
+
+
+q = Net(nn.Linear(4, 8), nn.Linear(8, 4)).to("cuda")
+optimizer = torch.optim.SGD(q.parameters(), lr=0.1)
+
+
+def train():
+    for _ in range(2):
+        loss = q(torch.ones(1, 4, device="cuda")).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+class Env:
+    def step(self, action):
+        return torch.eye(4, device="cuda")[action]
+
+
+env, action = Env(), 3
+seen = env.step(action)
+for _ in range(12):
+    action = q.pick(seen, action)
+    seen = env.step(action)
+    print(action, [round(each, 3) for each in q(seen).tolist()])
+    train()
+"""
+
+
+def test_a_method_that_reads_its_action_calls_the_model_in_a_captured_step(tmp_path: Path) -> None:
+    """The method chooses on the host, and a captured training step may call the same model."""
+    file = tmp_path / "picks.py"
+    made = _proposal(file, HEAD + PICKS, trains=True)
+    assert made.covers is not None  # else no captured step could call the model, too
+    changed = changed_sources(made.changes)[str(file)][1]
+    act = "@graphdoctor.capture\n@torch.no_grad()\ndef act(self, seen):\n    out = self(seen)"
+    assert f"{act}  # call\n    return out\n" in changed
+    assert "        out = act(self, seen)\n        if at > 8:\n" in changed
+    out, namespace = io.StringIO(), dict[str, object]()
+    with EmulatedDevice(), contextlib.redirect_stdout(out):
+        exec(compile(changed, str(file), "exec"), namespace)
+    assert out.getvalue() == _printed(HEAD + PICKS)
+    assert namespace["act"].replayed >= 8  # type: ignore[attr-defined]
+
+
+def test_a_method_keeps_the_gradients_of_what_it_returns(tmp_path: Path) -> None:
+    source = HEAD + PICKS.replace("out.argmax().item()", "out.argmax().item(), out")
+    with pytest.raises(NoProposal, match="gradient may be taken of `out`"):
+        _changed(tmp_path / "returns.py", source, trains=True)
+
+
 ROLLOUT = """\
 import torch
 from torch import nn

@@ -10,7 +10,7 @@ import os
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from graphdoctor.source.trees import last_name
+from graphdoctor.source.trees import calls_in, last_name
 from graphdoctor.strategies.patch.edits.capture_model import gain_of_modules
 from graphdoctor.strategies.patch.edits.capture_step import CAPTURE, Extraction, codes_in
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
@@ -111,8 +111,8 @@ def _captured(step: ProgramStep, text: str, *, with_rows: bool) -> _Captured:
     """The function that makes the call, if it can be captured as it is, or the statements of the loop around."""
     span, file = _span_of_call(text, step), step.location.file
     trains = any(module.trains for module in step.modules)
-    if span.loop is None:
-        function, calling = _function(span, text)
+    if (loop := span.loop) is None:
+        function, loop, calling = _function(span, text)
         if calling is None and with_rows:
             raise NoProposal("the function that makes the call is captured as it is")
         if calling is None:
@@ -120,7 +120,7 @@ def _captured(step: ProgramStep, text: str, *, with_rows: bool) -> _Captured:
         span = _span_at(text, file, calling)
         trains = trains or not _is_without_gradients(span)
     modules = frozenset(module.expression for module in step.modules)
-    return _extracted(file, text, span, modules, trains=trains, with_rows=with_rows)
+    return _extracted(file, text, span, loop, modules, trains=trains, with_rows=with_rows)
 
 
 def _decorated(file: str, function: ast.FunctionDef, first_line: int) -> _Captured:
@@ -131,11 +131,20 @@ def _decorated(file: str, function: ast.FunctionDef, first_line: int) -> _Captur
 
 
 def _extracted(
-    file: str, text: str, span: Span, modules: frozenset[str], *, trains: bool, with_rows: bool
+    file: str,
+    text: str,
+    span: Span,
+    loop: ast.stmt,
+    modules: frozenset[str],
+    *,
+    trains: bool,
+    with_rows: bool,
 ) -> _Captured:
-    """The statements up to the next token or action, as a function: without gradients if the model also `trains`."""
-    assert span.loop is not None
-    acts = _acts(span.loop)
+    """The statements up to the next token or action, as a function: without gradients if the model also `trains`.
+
+    `loop` is around the statements, or around a call of the function that they are in.
+    """
+    acts = _acts(loop)
     span = _to_the_token(span)
     rollout = rollout_of(span, counted_by(span.around)) if with_rows else None
     span = rollout.span if rollout is not None else span
@@ -202,20 +211,19 @@ def _span_at(text: str, file: str, line: int, function: str = "") -> Span:
     return found
 
 
-def _trains(loop: ast.AST | None) -> bool:
-    return loop is not None and "backward" in called(loop)
+def _trains(loop: ast.stmt) -> bool:
+    return "backward" in called(loop)
 
 
-def _acts(loop: ast.AST | None) -> bool:
+def _acts(loop: ast.stmt) -> bool:
     """Whether the loop gives what it computes to an environment, or trains with it."""
-    calls = (n.func for n in ast.walk(loop or ast.Pass()) if isinstance(n, ast.Call))
-    steps = (f for f in calls if isinstance(f, ast.Attribute) and f.attr == "step")
+    functions = (call.func for call in calls_in(loop))
+    steps = (f for f in functions if isinstance(f, ast.Attribute) and f.attr == "step")
     return _trains(loop) or any("env" in ast.unparse(each.value).lower() for each in steps)
 
 
 def _to_the_token(span: Span) -> Span:
     """With the statements below that compute with what the call gives. Raises NoProposal."""
-    assert span.loop is not None
     statement = span.block[span.first]
     if not computes(statement) and read_on_host(statement) is None:
         raise NoProposal("the statement that calls the model does more than to bind its result")
@@ -238,7 +246,7 @@ def _to_the_token(span: Span) -> Span:
             break
         made, last = made | names.stored, last + 1
     taken = span.block[span.first : last + 1]
-    if not Names(taken).early & _made_from(Names(taken).stored, span.loop):
+    if span.loop and not Names(taken).early & _made_from(Names(taken).stored, span.loop):
         raise NoProposal("its loop gives nothing of one call to the next one")
     return span.of(span.first, last)
 
@@ -336,11 +344,11 @@ def _new_caches(span: Span) -> Iterator[str]:
                 yield from Names([node]).stored
 
 
-def _function(span: Span, text: str) -> tuple[ast.FunctionDef, int | None]:
-    """The function that makes the call, where a loop of the file calls it to get on, and from which line.
+def _function(span: Span, text: str) -> tuple[ast.FunctionDef, ast.stmt, int | None]:
+    """The function that makes the call, the loop of the file that calls it to get on, and the line to capture.
 
-    Without a line, it can be captured as it is. In a loop that trains, it is called for training, too.
-    Raises NoProposal.
+    Without a line, the function can be captured as it is. In a loop that trains, the function is called for training,
+    too. Where the function reads values on the host, the call of the model can be captured. Raises NoProposal.
     """
     owner = span.owner
     if not isinstance(owner, ast.FunctionDef) or "<locals>" in span.code.co_qualname:
@@ -357,17 +365,19 @@ def _function(span: Span, text: str) -> tuple[ast.FunctionDef, int | None]:
             given = Names([ast.Expr(statement.value)]).loaded
             if not given & _made_from(Names([statement]).stored, loop):
                 continue
+            if called(owner) & _ON_HOST:
+                return owner, loop, span.first_line
             if _trains(loop):
-                return owner, statement.lineno
+                return owner, loop, statement.lineno
             if (is_method and decorators) or not decorators <= MODES:
                 raise NoProposal(f"`{owner.name}()` has other decorators")
-            if called(owner) & _ON_HOST or Names(owner.body).suspends:
-                raise NoProposal(f"`{owner.name}()` reads or shows values on the host")
+            if Names(owner.body).suspends:
+                raise NoProposal(f"`{owner.name}()` gives its values to its caller one by one")
             if waits := next(filter(None, map(_waits, owner.body)), ""):
                 raise NoProposal(f"the host waits for `{waits}()` in `{owner.name}()`")
             if counters := given & {*counted_by([loop])}:
                 raise NoProposal(
                     f"it is given the loop's counter `{min(counters)}`: count in a GPU tensor"
                 )
-            return owner, None
+            return owner, loop, None
     raise NoProposal(f"no loop of its file gives what `{owner.name}()` returns to its next call")

@@ -74,9 +74,8 @@ def _check_that_model_is_called(step: ProgramStep, modules: list[CalledModule]) 
     code = ast.unparse(direct)
     called = shortened(code.replace(".forward(", "(", 1))
     raise NoProposal(
-        f"`{shortened(code)}` in line {direct.lineno} of {os.path.basename(file)} hides the call of the model, so the"
-        f" steps are its layers, whose graphs gain little. Write `{called}`, and run the same command again: the model"
-        " is then one step"
+        f"`{shortened(code)}` in line {direct.lineno} of {os.path.basename(file)} hides the call of the model, so each"
+        f" step is a single layer of the model. Write `{called}`, and run the same command again"
     )
 
 
