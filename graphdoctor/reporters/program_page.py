@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -67,6 +67,7 @@ _MEANINGS = {
 }
 _READ = "The change reads the value after the captured part."
 _REPLACED = "The change replaces the code there."
+_UNCHECKED = "The change turns off the validation of distributions' arguments, which reads it, for the whole program."
 _HOW_CURED = {
     "GD101": _READ,
     "GD102": _READ,
@@ -97,15 +98,15 @@ def render(report: ProgramReport, look: Look, *, diff_file: str = "") -> str:
     for note in notes:
         page.wrapped(("note", "bold cyan"), (f": {note}", ""), indent=4)
     _write_changes(page, report, diff_file)
-    to_fix, cured = _causes(report.steps)
-    _write_cured(page, cured, report.patch.diff if report.patch is not None else "")
+    to_fix, cured = _causes(report)
+    _write_cured(page, cured)
     _write_unknown(page, report.steps)
     reports = {n: step.report for n, step in _numbered(report.steps) if step.report is not None}
     write_findings(page, to_fix)
     for number, found in reports.items():
         write_wrong_replay(page, found, prefix=f"step {number}: ")
     _write_between(page, report)
-    _write_end(page, report, to_fix, cured, diff_file)
+    _write_end(page, report, to_fix, [*cured.values()], diff_file)
     text = page.render()
     if look.show_all:
         for number, step in enumerate(report.steps, start=1):
@@ -312,9 +313,28 @@ def of_wait(step: ProgramStep, wait: HostWait, base: str) -> str:
     return f"{where} {wait.operation}, {often} ({step.name})"
 
 
+def waits_between(report: ProgramReport) -> list[tuple[ProgramStep, HostWait]]:
+    """The host syncs from one step to the next that stay outside every graph, each with the step before it."""
+    cured = {
+        (at.file, at.line)
+        for step in report.steps
+        if step.report is not None
+        for finding in step.report.findings
+        if finding.rule in step.cured and (at := finding.location) is not None
+    }
+    captured = [lines for step in report.steps for lines in step.captured]
+    return [
+        (step, wait)
+        for step in report.steps
+        for wait in step.between
+        if (at := wait.location) is None
+        or not ((at.file, at.line) in cured or any(lines.holds(at) for lines in captured))
+    ]
+
+
 def _write_between(page: Page, report: ProgramReport) -> None:
-    """Host syncs from one step to the next: a place each, and with --all the operation."""
-    waits = [(step, wait) for step in report.steps for wait in step.between]
+    """A place each, and with --all the operation."""
+    waits = waits_between(report)
     if not waits:
         return
     page.blank()
@@ -500,35 +520,47 @@ def _numbered(steps: Sequence[ProgramStep]) -> Iterator[tuple[int, ProgramStep]]
     return enumerate(steps, start=1)
 
 
-def _causes(steps: Sequence[ProgramStep]) -> tuple[list[list[Entry]], list[list[Entry]]]:
-    """Errors and warnings of steps that are not SAFE, by cure: those left for the reader, those the change handles."""
+def _causes(report: ProgramReport) -> tuple[list[list[Entry]], dict[tuple[str, str], list[Entry]]]:
+    """Errors and warnings of steps that are not SAFE: those left for the reader, by cure, those the change handles.
+
+    These are by rule and by the sentence that says what the change does.
+    """
+    diff = report.patch.diff if report.patch is not None else ""
     to_fix: list[Entry] = []
-    cured: dict[str, list[Entry]] = {}
-    for number, step in _numbered(steps):
+    cured: dict[tuple[str, str], list[Entry]] = {}
+    for number, step in _numbered(report.steps):
         if step.report is None or step.report.verdict == "safe":
             continue
         for entry in entries_of(number, step.report.findings):
             if severity_of(entry.finding) == "note":
                 continue
             if entry.finding.rule in step.cured:
-                cured.setdefault(entry.finding.rule, []).append(entry)
+                key = entry.finding.rule, _how_cured(entry.finding, step, diff)
+                cured.setdefault(key, []).append(entry)
             else:
                 to_fix.append(entry)
-    return causes_of(to_fix), [*cured.values()]
+    return causes_of(to_fix), cured
 
 
-def _write_cured(page: Page, causes: Sequence[Sequence[Entry]], diff: str) -> None:
-    """What the change handles, a note for each rule: a reader has nothing to edit there."""
+def _how_cured(finding: Finding, step: ProgramStep, diff: str) -> str:
+    """What the change does about a finding that it handles, as a sentence; "" if the page has none for the rule."""
+    if _has_edits(diff, finding):
+        return _REPLACED
+    how = _HOW_CURED.get(finding.rule, "")
+    return _UNCHECKED if how == _READ and finding.location in step.unchecked else how
+
+
+def _write_cured(page: Page, causes: Mapping[tuple[str, str], Sequence[Entry]]) -> None:
+    """What the change handles, a note for each rule and way: a reader has nothing to edit there."""
     if not causes:
         return
     notes = []
-    for cause in causes:
-        rule = cause[0].finding.rule
+    for (rule, how), cause in causes.items():
         places = places_text((one.finding.location for one in cause), page.look.base)
-        is_replaced = all(_has_edits(diff, one.finding) for one in cause)
-        how = _REPLACED if is_replaced else _HOW_CURED.get(rule, "")
         notes.append(Note(rule, f"{headline_of(cause[0].finding)[0]} ({places}). {how}".rstrip()))
-    headline = f"the change above handles {counts_text(causes)}: no further edit is needed"
+    headline = (
+        f"the change above handles {counts_text([*causes.values()])}: no further edit is needed"
+    )
     write_frame(page, Frame("handled", "bold green", headline, notes=notes))
 
 

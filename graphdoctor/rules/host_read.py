@@ -13,6 +13,7 @@ from graphdoctor.rules.causes.source import is_formatting, written
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.finding import Cure
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration, Recording
 
 _METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "any", "all"})
@@ -110,10 +111,15 @@ def _fix(read: Read, iteration: Iteration, recording: Recording) -> str:
         return _FUSED if names == {"SGD"} else OUTSIDE
     if written(read.op.location, _METHODS, _BUILTINS):
         return own
-    checked = written(read.op.location, _CHECKED_METHODS, _DISTRIBUTIONS) or written(
-        read.op.location, _DISTRIBUTIONS, frozenset()
-    )
-    return _UNCHECKED if checked else own
+    return _UNCHECKED if checks_arguments(read.op.location) else own
+
+
+def checks_arguments(place: Location | None) -> bool:
+    """Whether a read on this line is the check of a distribution's arguments: the line itself asks for no value."""
+    if written(place, _METHODS, _BUILTINS):
+        return False
+    is_method = written(place, _CHECKED_METHODS, _DISTRIBUTIONS)
+    return bool(is_method or written(place, _DISTRIBUTIONS, frozenset()))
 
 
 def _message(read: Read) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from graphdoctor.values.figures import Range
-from graphdoctor.values.locations import Location
+from graphdoctor.values.locations import Lines, Location
 from graphdoctor.values.report import Machine, Mode, Report
 
 PROGRAM_SCHEMA_VERSION = 1
@@ -98,6 +98,8 @@ class ProgramStep(Struct, frozen=True):
     change: str = ""  # what the program's patch does for this step, as a clause
     no_change: str = ""  # or why it does nothing
     cured: tuple[str, ...] = ()  # rules whose findings the change handles, so they need no edit
+    unchecked: tuple[Location, ...] = ()  # of its reads, argument checks that the change turns off
+    captured: tuple[Lines, ...] = ()  # what the change captures besides what was diagnosed
     host_values: tuple[
         str, ...
     ] = ()  # variables: NumPy arrays, and floats that change between steps

@@ -16,6 +16,7 @@ from graphdoctor.reporters.formats import written_as
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import written
 from graphdoctor.reporters.saved import page_of
+from graphdoctor.values.locations import Lines
 from graphdoctor.values.program import HostWait, Patch
 from tests.support.checking import HOSTILE
 from tests.support.parsed import Parsed
@@ -49,6 +50,8 @@ def test_what_to_change_and_the_waits_between_steps_are_told() -> None:
     text = page(waiting, patch=patch).text
     assert "+model = 1" in text and "Tried: it prints the same." in text
     assert "aten._local_scalar_dense, once per step" in text
+    captured = replace(waiting, captured=(Lines(at(9).file, 9, 9),))
+    assert "aten._local_scalar_dense" not in page(captured, patch=patch).text
 
 
 def test_code_in_sentences_and_rows_of_the_diff_are_marked_as_such() -> None:

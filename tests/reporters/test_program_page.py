@@ -13,7 +13,8 @@ from graphdoctor.reporters.analysis.summary import now_of
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.figures import Range, ratio_text
 from graphdoctor.values.finding import Edit
-from graphdoctor.values.program import ON_CPU, LineOnGpu, Patch, ProgramStep
+from graphdoctor.values.locations import Lines
+from graphdoctor.values.program import ON_CPU, HostWait, LineOnGpu, Patch, ProgramStep
 from graphdoctor.values.report import RankOutcome
 from tests.support.reports import (
     BASE,
@@ -151,6 +152,35 @@ def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:
     assert "(models/branch.py:31). The change reads the value after the captured part." in words
     assert "Keep the decision" not in handled and "Keep the decision" in second
     assert "2 errors to fix" not in page and "2 errors, 1 error handled by the change." in page
+
+
+def test_an_argument_check_that_the_change_turns_off_is_not_a_value_that_is_read_later() -> None:
+    check = replace(HOST_READ, message="A check is a host sync.", location=at(40))
+    step = replace(step_of(replace(COMPARED, findings=(HOST_READ, check))), cured=("GD101",))
+    for unchecked in ((at(40),), ()):
+        page = program_page.render(of_program(replace(step, unchecked=unchecked)), Look(base=BASE))
+        words = " ".join(page.split())
+        off = "The change turns off the validation of distributions' arguments, which reads it, for the"
+        told = f"(models/branch.py:40). {off} whole program." in words
+        assert told == bool(unchecked)
+        later = (
+            "(models/branch.py:31). The change reads the value after the captured part." in words
+        )
+        assert later == bool(unchecked)
+
+
+def test_a_line_that_the_change_handles_or_captures_is_no_host_sync_between_steps() -> None:
+    waits = tuple(HostWait(at(line), "reads a value", 1.0) for line in (31, 9, 12, 50))
+    trained = replace(step_of(COMPARED), cured=("GD101",))  # in line 31
+    acting = replace(step_of(SAFE), between=waits, captured=(Lines(at(9).file, 10, 20),))
+    for show_all, shown in ((False, "(models/branch.py:9, :50)"), (True, "models/branch.py:50 ")):
+        look = Look(base=BASE, show_all=show_all)
+        words = " ".join(program_page.render(of_program(trained, acting), look).split())
+        _, heading, places = words.partition("2 host syncs between steps, outside every graph")
+        assert heading and shown in places and "branch.py:12 reads" not in places
+    unchanged = of_program(step_of(COMPARED), replace(acting, captured=()))
+    page = program_page.render(unchanged, Look(base=BASE))
+    assert "4 host syncs between steps" in page
 
 
 @pytest.mark.parametrize("is_in_diff", [True, False])

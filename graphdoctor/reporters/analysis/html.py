@@ -46,6 +46,7 @@ from graphdoctor.reporters.program_page import (
     of_wait,
     orders_of,
     verdict_of,
+    waits_between,
     what_happened,
 )
 from graphdoctor.reporters.web import document
@@ -371,7 +372,7 @@ def render_program(report: ProgramReport, look: Look) -> str:
         fixed=[figure_fixed(step) for step in report.steps],
         changes=any(step.change or step.no_change for step in report.steps),
         recorded=[of_recorded(step) for step in report.steps],
-        waits=[of_wait(step, wait, look.base) for step in report.steps for wait in step.between],
+        waits=[of_wait(step, wait, look.base) for step, wait in waits_between(report)],
         patch=of_patch(report.patch) if report.patch is not None else "",
         orders=[*orders_of(report, look.base)],
         loading=report.loading_s / report.wall_s if report.wall_s else 0.0,

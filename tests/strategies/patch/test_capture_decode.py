@@ -14,11 +14,12 @@ from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.strategies.patch.edits import EDITS
 from graphdoctor.strategies.patch.edits.capture_decode import CaptureDecode
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.made import with_patch
 from graphdoctor.strategies.patch.source import changed_sources
-from graphdoctor.values.locations import Location
+from graphdoctor.values.locations import Lines, Location
 from graphdoctor.values.program import CalledModule, ProgramStep
 from tests.strategies.patch.test_changed_programs import patched, tried_in
-from tests.support.reports import SAFE, step_of
+from tests.support.reports import SAFE, of_program, step_of
 
 HEAD = """\
 import torch
@@ -252,6 +253,7 @@ for _ in range(12):
     optimizer.step()
     print(action, seen, f"{loss.item():.3f}")
 """
+ACT_LINE = "    action, _ = agent.get_action(torch.tensor(seen).to(device))"
 ACT = """\
 @graphdoctor.capture
 @torch.no_grad()
@@ -270,6 +272,13 @@ def test_a_network_that_acts_is_called_without_gradients(tmp_path: Path) -> None
     assert call in changed
     eager = changed.replace("import graphdoctor\n", "\n").replace("@graphdoctor.capture\n", "")
     assert _printed(eager) == _printed(HEAD + AGENT)
+    report, _ = with_patch(of_program(_step(file, HEAD + AGENT, trains=True)), str(tmp_path))
+    lines = (HEAD + AGENT).split("\n")
+    act, method = (lines.index(each) + 1 for each in (ACT_LINE, "    def get_action(self, seen):"))
+    assert report.steps[0].captured == (  # the host reads in the line below
+        Lines(str(file), act, act),
+        Lines(str(file), method, method + 2),
+    )
 
 
 PICKS = """\

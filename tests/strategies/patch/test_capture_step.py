@@ -554,6 +554,14 @@ def test_distributions_are_not_checked_in_a_captured_step(tmp_path: Path) -> Non
     elsewhere = replace(read, location=Location(str(file), line + 6, "<module>"))
     text = changed_sources(proposal(file, source, elsewhere).changes)[str(file)][1]
     assert "set_default_validate_args" not in text
+    step = step_in(file, source, read, replace(read, location=Location(str(file), line + 6)))
+    report, _ = with_patch(of_program(step), str(tmp_path))
+    assert "GD101" in report.steps[0].cured and report.steps[0].unchecked == (read.location,)
+    asked = tmp_path / "asked.py"
+    checked = source.replace("Normal(x, 1.0)", "Normal(x, 1.0, validate_args=True)")
+    step = step_in(asked, checked, replace(read, location=Location(str(asked), line, "sample")))
+    report, _ = with_patch(of_program(step), str(tmp_path))
+    assert report.steps[0].change and not report.steps[0].unchecked
 
 
 def test_what_a_called_function_reads_is_replaced_there_as_its_finding_says(tmp_path: Path) -> None:

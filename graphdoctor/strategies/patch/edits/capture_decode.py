@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from graphdoctor.source.trees import calls_in, last_name
@@ -33,7 +33,7 @@ from graphdoctor.strategies.patch.step_parts import (
 )
 from graphdoctor.target.program.names import Names
 from graphdoctor.target.program.statements import Span, find_span
-from graphdoctor.values.locations import is_library
+from graphdoctor.values.locations import Lines, is_library
 from graphdoctor.values.program import Exactness, ProgramStep
 
 _DECODES = ("decode_step", "next_token_step", "captured_step")
@@ -68,15 +68,26 @@ class CaptureDecode:
         _check(step)
         text = source_of(step.location.file)
         captured = _captured(step, text, with_rows=self._with_rows)
+        reached = {name for statement in captured.statements for name in called(statement)}
+        functions = [
+            node
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.FunctionDef) and node.name in reached
+        ]
         estimate = step.report.estimate
         return Proposal(
             self.name,
             self.exactness,
-            (*captured.changes, *_without_host_checks(captured, text)),
+            (*captured.changes, *_without_host_checks(captured, functions)),
             f"`{captured.name}()` {captured.what}, replayed as a graph after the first calls"
             f"{gain_of_modules(step.report)}{captured.advice}",
             frozenset((m.file, m.expression) for m in step.modules if m.expression),
             covers=(captured.file, range(captured.first_line, captured.last_line + 1)),
+            captured=tuple(
+                Lines(captured.file, each.lineno, each.end_lineno or each.lineno)
+                for each in (*captured.statements, *functions)
+                if read_on_host(each) is None
+            ),
             gain=estimate.whole_speedup if estimate is not None else None,
         )
 
@@ -181,12 +192,12 @@ def _extracted(
     )
 
 
-def _without_host_checks(captured: _Captured, text: str) -> tuple[Change, ...]:
+def _without_host_checks(
+    captured: _Captured, functions: Iterable[ast.FunctionDef]
+) -> tuple[Change, ...]:
     """Changes for distributions that the captured statements make, and the functions of the file that they call."""
-    reached = {name for statement in captured.statements for name in called(statement)}
-    functions = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef))
     file = captured.file
-    lines = {captured.first_line, *(f.lineno for f in functions if f.name in reached)}
+    lines = {captured.first_line, *(each.lineno for each in functions)}
     places = {(file, line) for line in lines}
     return (*unchecked_at(file, places), *unchecked_samples(file, places))
 

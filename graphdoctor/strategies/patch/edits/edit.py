@@ -7,6 +7,7 @@ from typing import Protocol
 
 from graphdoctor.strategies.patch.source import Change
 from graphdoctor.values.figures import Range
+from graphdoctor.values.locations import Lines
 from graphdoctor.values.program import Exactness, ProgramStep
 
 
@@ -20,11 +21,12 @@ class Proposal:
 
     `edit` names the edit, `exactness` says how far results may move. `replaces` are the expressions whose
     value the change binds anew, each with its file: two proposals for one of them exclude each other.
-    `covers` are the file and the lines of statements that are captured with all that they call. `captures`: the
-    changed program replays graphs, so its trial counts them. `gain` is the predicted
-    speedup of the step; None where it is measured in the report, or not known. `cures` are rules whose findings
-    are removed from this step, besides those of its edit. `rounded` are changes that capture nothing and round as
-    the proposal does: the trial compares with the program that has them.
+    `covers` are the file and the lines of statements that are captured with all that they call. `captured` are
+    lines of them and of functions that they call, where the diagnosis is of less than what is captured; reads that
+    stay outside are not in it. `captures`: the changed program replays graphs, so its trial counts them. `gain` is
+    the predicted speedup of the step; None where it is measured in the report, or not known. `cures` are rules
+    whose findings are removed from this step, besides those of its edit. `rounded` are changes that capture nothing
+    and round as the proposal does: the trial compares with the program that has them.
     """
 
     edit: str
@@ -34,6 +36,7 @@ class Proposal:
     replaces: frozenset[tuple[str, str]] = frozenset()
     captures: bool = True
     covers: tuple[str, range] | None = None
+    captured: tuple[Lines, ...] = ()
     gain: Range | None = None
     cures: tuple[str, ...] = ()
     rounded: tuple[Change, ...] = ()

@@ -14,7 +14,7 @@ from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import is_library
 
 CURES = ("GD101", "GD107")
-_CODE = "torch.distributions.Distribution.set_default_validate_args(False)"
+TURNED_OFF = "torch.distributions.Distribution.set_default_validate_args(False)"
 _PACKAGE = "torch.distributions"
 
 
@@ -38,7 +38,7 @@ def unchecked_at(file: str, places: Iterable[tuple[str, int]]) -> tuple[Change, 
         return ()
     imports = (n for n in ast.parse(source_of(file)).body if isinstance(n, ast.Import))
     has_torch = any(a.name == "torch" and not a.asname for n in imports for a in n.names)
-    return (*(() if has_torch else (Import(file, "import torch"),)), Import(file, _CODE))
+    return (*(() if has_torch else (Import(file, "import torch"),)), Import(file, TURNED_OFF))
 
 
 def _makes_distribution(file: str, line: int) -> bool:
