@@ -54,7 +54,7 @@ class Learner:
     backwards: Counter[Location] = field(default_factory=Counter)  # since an optimizer stepped
     _events: list[Event] = field(default_factory=list)
     _numbers: set[int] = field(default_factory=set)  # of nodes that a backward pass reached
-    acting: frozenset[tuple[int, int]] = frozenset()  # code, by id, and line of unused passes
+    acting: Counter[tuple[int, int]] = field(default_factory=Counter)  # unused, by id of code, line
 
     def acts_at(self, places: Sequence[At]) -> bool:
         """Whether forward passes from this line were used by no backward pass: an agent acts there."""
@@ -77,7 +77,9 @@ class Learner:
                 knows_all = len(self._numbers) < _MOST_NUMBERS
                 events = used(self._events, self._numbers) if knows_all else self._events
                 loop = learn(events)
-                self.acting = frozenset(_calls(self._events)).difference(_calls(events))
+                used_lines = {*_calls(events)}
+                unused = (line for line in _calls(self._events) if line not in used_lines)
+                self.acting = Counter(unused)
             except NotRebuilt as reason:
                 self.cannot = str(reason)
         if loop is not None or self.cannot:
@@ -234,6 +236,9 @@ def is_function(code: CodeType, name: str) -> bool:
 
 _PATIENCE = 4  # forward passes with gradients and no backward pass: they are no training ...
 _WITH_OPTIMIZER = 2_000  # ... but where there is an optimizer they may be an episode of it
+
+
+_UNTIL_ACTING = 50  # training steps after which a program that acted before it trained acts again
 
 
 class Watch:
@@ -507,6 +512,11 @@ class Watch:
     def _waiting(self) -> bool:
         if self._patience == _WITH_OPTIMIZER and not self._loops and not self.reasons:
             return True  # it will train
+        seen = {key[1:] for key, call in self._calls.items() if call.begun > 1}
+        for thread in (*self._threads.values(),):
+            acting = {line for line, count in thread.learner.acting.items() if count > 1}
+            if thread.loop is not None and thread.loop.begun < _UNTIL_ACTING and acting - seen:
+                return True
         settled = [step.is_done or bool(step.reason) for step in self.steps]
         return not settled or not all(settled)
 

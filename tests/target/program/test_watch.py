@@ -547,6 +547,31 @@ for i in range(1000):
     assert {step.mode for step in report.steps if step.report} == {"inference", "training"}
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_a_program_that_acts_with_gradients_is_not_ended_before_it_acts_again(
+    again: bool, tmp_path: Path
+) -> None:
+    """As a DQN agent, which acts for an episode and then trains for ten steps."""
+    body = f"""\
+def act():
+    return model(torch.ones(1, 4, device="cuda")).argmax()
+for i in range(12):
+    act()
+for i in range(100):
+    for j in range(20):
+        loss = model(torch.ones(2, 4, device="cuda")).mean()
+        loss.backward()
+        opt.step()
+    for j in range(20):
+        {again} and act()
+"""
+    report = ran(tmp_path, body, ends=True).report
+    assert report.ending == "ended by graphdoctor"
+    modes = ["inference", "training"] if again else ["training"]
+    assert sorted(step.mode for step in report.steps if step.report) == modes
+    assert max(step.begun for step in report.steps) < 100
+
+
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
 def test_a_call_is_diagnosed_with_gradients_off_as_the_program_makes_it(
     mode: str, tmp_path: Path
