@@ -1,4 +1,4 @@
-"""`graphdoctor.capture(model, *inputs)`: a model -> a drop-in for it that replays what can be replayed."""
+"""`graphdoctor.capture(model, *inputs)` makes a drop-in for a model, which replays what can be replayed."""
 
 from graphdoctor.captured.entry import capture
 from graphdoctor.captured.plan import CapturePlan

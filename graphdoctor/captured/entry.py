@@ -1,4 +1,4 @@
-"""A model on the device and its inputs -> the same model, whose calls are replays where that is safe."""
+"""Captures a model on the device for given inputs, so that its calls are replays where that is safe."""
 
 from __future__ import annotations
 

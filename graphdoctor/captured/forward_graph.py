@@ -1,4 +1,4 @@
-"""A verified capture of a model's forward pass -> its graph, with the key and the guard of the calls that it serves."""
+"""The graph of a verified forward pass, with the key and the guard of the calls that it serves."""
 
 from __future__ import annotations
 

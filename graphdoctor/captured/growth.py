@@ -1,4 +1,4 @@
-"""Inputs that no graph serves -> another graph for them while there is room, or the reason why not."""
+"""Captures a further graph for inputs that no graph serves, while there is room, or says why not."""
 
 from __future__ import annotations
 

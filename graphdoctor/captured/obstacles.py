@@ -1,4 +1,4 @@
-"""What is known of a model's forward pass -> why it cannot be one graph in the model's place, in sentences."""
+"""Says in sentences why a model's forward pass cannot be one graph in the model's place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call of fewer rows than a graph has -> the graph's inputs with zeros behind them, and its answer cut out."""
+"""Serves a call of fewer rows than a graph has: pads its inputs with zeros, and cuts its answer out."""
 
 from __future__ import annotations
 

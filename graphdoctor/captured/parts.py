@@ -1,4 +1,4 @@
-"""A session and some of its model's modules -> calls of the model in which these are replayed, verified."""
+"""Replays some modules of a model, in calls of the model that are verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found out about a model -> how it is run, as a value, and in sentences for people."""
+"""The plan of how a model is run, as a value and in sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model, a call of it and sizes -> the model with a graph for each size, in one pool of memory."""
+"""Captures a model for several sizes, with a graph for each in one pool of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of one dimension -> a graph for each; sizes between two take the larger one, padded, where that is proved.
+"""Captures a graph for each size of one dimension; other sizes are padded to the next larger, where that is proved.
 
 A call takes the smallest graph that has room for its rows. The rows that are left over are zeros, and
 the answer is cut to what eager returns. Whether that is the same answer is tried, for each size before

@@ -1,4 +1,4 @@
-"""A model and inputs on the device -> its forward as a verified graph, or the reason why there is none."""
+"""Studies a model's forward on the device: gives its verified graph, or the reason why there is none."""
 
 from __future__ import annotations
 

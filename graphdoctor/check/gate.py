@@ -1,4 +1,4 @@
-"""Reports of targets, or saved checks -> what is new or worse, by baseline and settings, and the exit code."""
+"""Compares reports with the baseline and settings: what is new or worse, and the exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command-line arguments -> an exit code."""
+"""The command line: runs a command for its arguments and returns the exit code."""
 
 from __future__ import annotations
 

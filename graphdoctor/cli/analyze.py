@@ -1,4 +1,4 @@
-"""`graphdoctor analyze TARGET`: a model -> its diagnosis, as a page and as JSON."""
+"""`graphdoctor analyze TARGET` diagnoses a model, and shows a page or writes JSON."""
 
 from __future__ import annotations
 

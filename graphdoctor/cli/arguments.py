@@ -1,4 +1,4 @@
-"""What several commands take: arguments -> the parser, and their text -> values, or what is wrong with it."""
+"""Arguments that several commands take: declares them, and reads their text or says what is wrong with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`graphdoctor audit serve.py`: a program's CUDA graphs -> replays that use freed memory or overwrite kept results."""
+"""`graphdoctor audit serve.py` finds replays of a program that use freed memory or overwrite kept results."""
 
 from __future__ import annotations
 

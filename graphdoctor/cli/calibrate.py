@@ -1,4 +1,4 @@
-"""`graphdoctor calibrate`: this machine's GPU, or its host alone -> a profile with its own figures."""
+"""`graphdoctor calibrate` measures this machine's GPU, or its host alone, and writes a profile."""
 
 from __future__ import annotations
 

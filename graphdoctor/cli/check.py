@@ -1,4 +1,4 @@
-"""`graphdoctor check`: a project's models -> what is new or worse than its baseline."""
+"""`graphdoctor check` reports what is new or worse in a project's models than in its baseline."""
 
 from __future__ import annotations
 

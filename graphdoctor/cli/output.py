@@ -1,4 +1,4 @@
-"""Text -> stdout, with or without colour; a line of progress on stderr."""
+"""Writes text to stdout, with or without colour, and a line of progress to stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`graphdoctor run train.py`: an unmodified program -> its steps, each diagnosed where it stands."""
+"""`graphdoctor run train.py` runs a program without changes, and diagnoses each of its steps where it stands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`graphdoctor report`, `view` and `diff`: saved reports -> their pages, and what changed between two."""
+"""`graphdoctor report`, `view` and `diff` show saved reports, and what changed between two."""
 
 from __future__ import annotations
 

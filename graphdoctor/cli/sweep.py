@@ -1,4 +1,4 @@
-"""`graphdoctor sweep TARGET`: a model at several batch sizes -> where a graph's gain ends."""
+"""`graphdoctor sweep TARGET` measures a model at several batch sizes, and shows where a graph's gain ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`graphdoctor watch serve.py`: a program that keeps running -> what it does with its GPU, at little cost."""
+"""`graphdoctor watch serve.py` counts what a program that keeps running does with its GPU, at little cost."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Rules over a recording -> findings, the user's suppressions, the verdict and the report."""
+"""Applies the rules to a recording: findings, the user's suppressions, the verdict and the report."""

@@ -1,4 +1,4 @@
-"""The reports of all ranks of one step -> one report: what they agree on, and what only some of them say."""
+"""Joins the reports of all ranks of one step: what they agree on, and what only some of them say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stages of one analysis found -> its report."""
+"""Assembles the report of an analysis from what its stages found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> its findings: worst first, one for each cause, with its source lines."""
+"""Finds the hazards of a recording: worst first, one finding for each cause, with its source lines."""
 
 from __future__ import annotations
 

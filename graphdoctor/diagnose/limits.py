@@ -1,4 +1,4 @@
-"""A step and its recording -> what a report cannot vouch for: doubts, by which it is not safe, and other remarks."""
+"""Says what a report cannot vouch for: doubts, with which a step is not safe, and other remarks."""
 
 from __future__ import annotations
 

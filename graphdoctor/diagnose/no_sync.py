@@ -1,4 +1,4 @@
-"""A block of a test -> an error that names each line in it on which the host waits for the GPU."""
+"""Raises an error in a block of a test that names each line on which the host waits for the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings and the user's comments -> the findings, some marked as suppressed, and unused comments."""
+"""Applies the user's comments: marks findings as suppressed, and finds comments without use."""
 
 from __future__ import annotations
 

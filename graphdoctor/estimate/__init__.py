@@ -1,4 +1,4 @@
-"""A recording and a device profile -> predicted times as ranges; no torch."""
+"""Predicts times as ranges from a recording and a device profile. No torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings, their recording and a device profile -> the findings with what each costs a step."""
+"""Estimates what each finding costs a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One operator and a device profile -> its bytes and arithmetic, host time, device time and launches."""
+"""The cost of one operator on a device: bytes and arithmetic, host time, device time and launches."""
 
 from __future__ import annotations
 

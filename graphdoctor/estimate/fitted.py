@@ -1,4 +1,4 @@
-"""A recorded step, its measured times and a device profile -> the speed-up of graphs over parts of it.
+"""Fits the prediction to a step's measured times, for the speed-up of graphs over parts of it.
 
 The profile's figures of operators are those of some host and some library versions. Where the step's own
 wall time and the device's busy time were measured, its operators are scaled until the step takes just

@@ -1,4 +1,4 @@
-"""Recorded operators -> the kernels that a compiler would launch instead, and what that gains in a graph."""
+"""Estimates the kernels that a compiler would launch instead, and what that gains in a graph."""
 
 from __future__ import annotations
 

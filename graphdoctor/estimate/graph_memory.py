@@ -1,4 +1,4 @@
-"""A recorded step -> the memory that a graph of it would hold, and what each part of it is for; no torch.
+"""Estimates the memory that a graph of a recorded step would hold, and what each part is for. No torch.
 
 A graph keeps its inputs, its outputs and room for all that is alive at one time in between, for as long as
 it lives. The recording knows the size of every tensor, and the operators that make it and use it last; the

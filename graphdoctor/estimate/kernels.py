@@ -1,4 +1,4 @@
-"""An operator -> the kernels that it launches on a GPU: how many, of which kind."""
+"""The kernels that an operator launches on a GPU: how many, and of which kind."""
 
 from __future__ import annotations
 

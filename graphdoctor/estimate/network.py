@@ -1,4 +1,4 @@
-"""A collective and a GPU's profile -> how long its data are on the way, and how much of that other work hides.
+"""Estimates how long the data of a collective are on the way, and how much of that other work hides.
 
 Data go round a ring, as NCCL sends them: each rank passes on parts of what it has, over the links of one host. How long
 ranks wait for one that comes late is no part of it.

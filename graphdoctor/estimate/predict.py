@@ -1,4 +1,4 @@
-"""One recorded iteration and a device profile -> the predicted Estimate, and the step on two lanes."""
+"""Predicts the time of one recorded iteration on a device, and draws the step on two lanes."""
 
 from __future__ import annotations
 

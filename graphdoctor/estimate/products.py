@@ -1,4 +1,4 @@
-"""A matrix product or a convolution -> the kernels that cuBLAS or cuDNN launches for it, what they move and compute."""
+"""The kernels of cuBLAS and cuDNN for a matrix product or a convolution, and what they move and compute."""
 
 from __future__ import annotations
 

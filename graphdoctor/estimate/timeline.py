@@ -1,4 +1,4 @@
-"""Operators in order -> the pieces of an eager or of a captured step."""
+"""Arranges operators in order as the pieces of an eager or a captured step."""
 
 from __future__ import annotations
 

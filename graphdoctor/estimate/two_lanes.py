@@ -1,4 +1,4 @@
-"""Work that a host puts on a device, in order -> two lanes: how long both take, who worked and who waited."""
+"""Lays work that a host gives to a device on two lanes: how long both take, who worked and who waited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step -> what torch.profiler saw of it, as a trace, and the files that keep it.
+"""Profiles a step with torch.profiler, and keeps the trace in files.
 
 The profiler runs alone: a dispatch or function mode of ours beside it would be what it sees.
 """

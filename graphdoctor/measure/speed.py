@@ -1,4 +1,4 @@
-"""A session and its captures -> launch-bound share and speed-up: predicted, or measured on a GPU."""
+"""The launch-bound share and the speed-up of captures: predicted, or measured on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eager and graphed step -> how much faster the graph is, by wall clock. Nothing else times."""
+"""Times an eager and a graphed step by wall clock. Nothing else times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""table.json -> facts about operators, read once and when first asked for."""
+"""Facts about operators from table.json, read once and when first asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording and its diagnosis -> the plan: which operators can be captured together."""
+"""Plans which operators of a recording can be captured together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorded iteration, or some of its operators -> the same calls as a torch.fx graph."""
+"""Writes a recorded iteration, or some of its operators, as a torch.fx graph."""
 
 from __future__ import annotations
 

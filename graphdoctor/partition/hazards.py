@@ -1,4 +1,4 @@
-"""A recording -> what each operator must come after, and what each iteration has to keep out of a graph."""
+"""Finds what each operator must come after, and what each iteration has to keep out of a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording and its hits -> the regions that can be captured."""
+"""Finds the regions of a recording that can be captured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iterations, each with where it must be cut -> their schedules, the regions in common, the modules inside."""
+"""Schedules iterations around their cuts, and finds the regions in common and the modules inside."""
 
 from __future__ import annotations
 

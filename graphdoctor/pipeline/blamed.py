@@ -1,4 +1,4 @@
-"""A target whose replays are wrong -> the smallest script that shows it."""
+"""Finds the smallest script that shows why a target's replays are wrong."""
 
 from __future__ import annotations
 

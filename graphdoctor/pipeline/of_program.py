@@ -1,4 +1,4 @@
-"""A program that runs as Python would -> a report for each step that it repeats, where it stands, and one for all."""
+"""Runs a program as Python would, and reports on each step that it repeats and on the whole."""
 
 from __future__ import annotations
 

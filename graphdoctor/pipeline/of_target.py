@@ -1,4 +1,4 @@
-"""A target, in memory or by its file -> its report, with values or on shapes only."""
+"""Reports on a target, in memory or in a file, with values or on shapes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages in a row: target -> recording -> diagnosis -> plan -> graphs, verified -> times -> report."""
+"""The stages in a row: target, recording, diagnosis, plan, verified graphs, times, report."""
 
 from __future__ import annotations
 

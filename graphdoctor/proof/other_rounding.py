@@ -1,4 +1,4 @@
-"""What eager left behind after each step -> which differences another order of the same sums explains."""
+"""Decides which differences after each step a different order of the same sums explains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions and a session -> for each region, whether it captures, and whether its replay computes what eager does.
+"""Captures each region, and decides whether its replay computes what eager does.
 
 The first iteration that runs a region is kept as a tape, and on a GPU captured from there. In every later
 iteration that runs it, the memory that the region reads is copied before its operators run, and what it wrote

@@ -1,4 +1,4 @@
-"""A session, its recording and plan -> each capture that was tried, verified; and the graph of the whole step."""
+"""Tries and verifies each capture of a plan, and the graph of the whole step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A target and its captured step -> runs of both, what each left behind, how it differs, and a verdict.
+"""Runs a target and its captured step as twins: what each left behind, how it differs, and a verdict.
 
 Both twins start from the same state, with the same inputs and random numbers. Where eager does not repeat
 itself, runs from one state part ever further, through an optimizer that normalises a gradient or a unit that

@@ -1,4 +1,4 @@
-"""A captured step and fresh inputs -> whether replays compute what eager computes, state included.
+"""Decides on fresh inputs whether replays compute what eager computes, state included.
 
 Both twins start from the state that the capture was made from, get the same batches, and draw the
 same random numbers. Eager runs first; then every tensor of that state gets its contents back, at

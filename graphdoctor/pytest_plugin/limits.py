@@ -1,4 +1,4 @@
-"""The marker `graph_safe` -> the limits of a test, or an error that names the test."""
+"""Reads the limits of a test from the marker `graph_safe`, or raises an error that names the test."""
 
 from __future__ import annotations
 

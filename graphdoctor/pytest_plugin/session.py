@@ -1,4 +1,4 @@
-"""What all tests of a run found -> the baseline and the reports, written once, also with pytest-xdist."""
+"""Writes the baseline and the reports of all tests of a run once, also with pytest-xdist."""
 
 from __future__ import annotations
 

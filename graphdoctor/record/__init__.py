@@ -1,4 +1,4 @@
-"""A target on a device -> a recording of its steady state, by one observer a run."""
+"""Records the steady state of a target on a device, with one observer a run."""
 
 from graphdoctor.record.record import record
 from graphdoctor.record.session import Session, prepare

@@ -1,4 +1,4 @@
-"""DistributedDataParallel and `fully_shard` -> the memory that they hold for a module of the state.
+"""The memory that DistributedDataParallel and `fully_shard` hold for a module of the state.
 
 Both live as long as their module does, but a walk of the state does not come to what they hold: buckets of
 gradients lie in C++, and gathered parameters in torch's inner workings.

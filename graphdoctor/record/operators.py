@@ -1,4 +1,4 @@
-"""One run of a session's step -> the iteration that it is: operator calls and host events as plain values."""
+"""Records one run of a step as an iteration: operator calls and host events as plain values."""
 
 from __future__ import annotations
 

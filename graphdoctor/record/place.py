@@ -1,4 +1,4 @@
-"""A target and a device -> the target on the device, where its author placed nothing on a GPU."""
+"""Moves a target to the device, where its author placed nothing on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session -> its recording: some iterations as eager runs them, and as a capture sees them."""
+"""Records some iterations of a session as eager runs them, and some as a capture sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A target -> itself in steady state, with fixed fresh inputs: every run starts from there."""
+"""A target in steady state, with fixed fresh inputs: every run starts from there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step and inputs that are drawn anew -> those that the step accepts with other values; the rest as given."""
+"""Draws new values for the inputs that the step accepts with other values, and leaves the rest as given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A target whose weights have no values, or none to spare -> the same on memory that is never touched.
+"""Puts a target whose weights have no values, or none to spare, on memory that is never touched.
 
 Whether there are some to spare is what this machine's memory says, as often as an analysis holds the state.
 The step runs on shapes only then; where it needs a value it goes on with one that is assumed, and that

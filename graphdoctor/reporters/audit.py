@@ -1,4 +1,4 @@
-"""What an audit found -> the words and lines that every format of it shows."""
+"""The words and lines that every format shows of what an audit found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two reports -> a page for people, or Markdown for a pull request."""
+"""Shows what changed between two reports, on a page or in Markdown for a pull request."""
 
 from __future__ import annotations
 

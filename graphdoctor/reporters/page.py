@@ -1,4 +1,4 @@
-"""Headings, paragraphs and code, line by line -> one page of text, plain or with colours."""
+"""Builds a page of text from headings, paragraphs and code, plain or with colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep over batch sizes -> a page for people: where the gain ends, then every size."""
+"""Shows a sweep over batch sizes: where the gain ends, then every size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several explained traces -> a page for people: a folder of ranks, or before and after a change."""
+"""Shows several explained traces: a folder of ranks, or before and after a change."""
 
 from __future__ import annotations
 

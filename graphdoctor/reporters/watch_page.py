@@ -1,4 +1,4 @@
-"""A watched program -> a page for people, and the line that is told every so often."""
+"""Shows what was watched of a program, and writes the line that is printed from time to time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the backward passes that leave the step."""
+"""Finds the backward passes that leave the step."""
 
 from __future__ import annotations
 

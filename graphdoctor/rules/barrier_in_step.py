@@ -1,4 +1,4 @@
-"""A recording -> the barriers between ranks inside the step."""
+"""Finds the barriers between ranks inside the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the places where code takes another path because it is being captured, to another result."""
+"""Finds the places where code takes another path, to another result, because it is being captured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the process groups that the step uses first in a capture."""
+"""Finds the process groups that the step uses first in a capture."""
 
 from __future__ import annotations
 

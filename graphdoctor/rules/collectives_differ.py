@@ -1,4 +1,4 @@
-"""Collectives that the ranks of a step do not all call -> a finding; the ranks themselves see them, as they run."""
+"""Makes findings of collectives that not all ranks of a step call; the ranks see them as they run."""
 
 from __future__ import annotations
 

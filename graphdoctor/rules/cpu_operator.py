@@ -1,4 +1,4 @@
-"""A recording -> the operators on the CPU whose changing results steer the step."""
+"""Finds the operators on the CPU whose changing results steer the step."""
 
 from __future__ import annotations
 

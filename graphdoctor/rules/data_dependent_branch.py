@@ -1,4 +1,4 @@
-"""A recording -> the branches decided by values of the device."""
+"""Finds the branches that values of the device decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the operators whose result has a shape that depends on values."""
+"""Finds the operators whose result has a shape that depends on values."""
 
 from __future__ import annotations
 

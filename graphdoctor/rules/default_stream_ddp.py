@@ -1,4 +1,4 @@
-"""A recording -> the DistributedDataParallel modules in it that were made on the default stream."""
+"""Finds the DistributedDataParallel modules of a step that were made on the default stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the copies from device to host inside the step."""
+"""Finds the copies from device to host inside the step."""
 
 from __future__ import annotations
 

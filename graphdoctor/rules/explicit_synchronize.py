@@ -1,4 +1,4 @@
-"""A recording -> the explicit synchronisations inside the step."""
+"""Finds the explicit synchronisations inside the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The regions of a plan -> a finding where they are too small to pay."""
+"""Reports the regions of a plan that are too small to pay."""
 
 from __future__ import annotations
 

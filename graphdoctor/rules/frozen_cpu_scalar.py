@@ -1,4 +1,4 @@
-"""A recording -> the CPU scalars whose changing value a device operator takes."""
+"""Finds the CPU scalars whose changing value a device operator takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the optimizer steps whose numbers change between iterations."""
+"""Finds the optimizer steps whose numbers change between iterations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the places where a gradient scaler reads its flags on the host."""
+"""Finds the places where a gradient scaler reads its flags on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the operators that read state which is larger in each iteration."""
+"""Finds the operators that read state which is larger in each iteration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the operators that wait for the device internally."""
+"""Finds the operators that wait for the device internally."""
 
 from __future__ import annotations
 

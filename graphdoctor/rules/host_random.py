@@ -1,4 +1,4 @@
-"""A recording -> the places where the step draws random numbers on the host."""
+"""Finds the places where the step draws random numbers on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the places where the host waits for a value of the device."""
+"""Finds the places where the host waits for a value of the device."""
 
 from __future__ import annotations
 

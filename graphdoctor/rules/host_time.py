@@ -1,4 +1,4 @@
-"""A recording -> the clock readings that reach the computation."""
+"""Finds the clock readings that reach the computation."""
 
 from __future__ import annotations
 

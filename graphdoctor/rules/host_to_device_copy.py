@@ -1,4 +1,4 @@
-"""A recording -> the copies from host to device inside the step."""
+"""Finds the copies from host to device inside the step."""
 
 from __future__ import annotations
 

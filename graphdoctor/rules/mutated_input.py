@@ -1,4 +1,4 @@
-"""A recording -> the operators that write into the step's inputs."""
+"""Finds the operators that write into the step's inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the replays of CUDA graphs inside the step."""
+"""Finds the replays of CUDA graphs inside the step."""
 
 from __future__ import annotations
 

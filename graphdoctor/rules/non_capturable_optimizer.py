@@ -1,4 +1,4 @@
-"""A recording -> the optimizer steps that torch refuses to capture."""
+"""Finds the optimizer steps that torch refuses to capture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An estimate -> a finding where a graph would hardly make the step faster."""
+"""Reports where a graph would hardly make the step faster."""
 
 from __future__ import annotations
 

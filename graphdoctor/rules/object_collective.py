@@ -1,4 +1,4 @@
-"""A recording -> the Python objects that travel between ranks inside the step."""
+"""Finds the Python objects that travel between ranks inside the step."""
 
 from __future__ import annotations
 

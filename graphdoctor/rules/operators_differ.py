@@ -1,4 +1,4 @@
-"""A recording -> the operators that run in some iterations only."""
+"""Finds the operators that run in some iterations only."""
 
 from __future__ import annotations
 

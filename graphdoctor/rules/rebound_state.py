@@ -1,4 +1,4 @@
-"""A recording -> the operators that read a tensor which each iteration makes anew."""
+"""Finds the operators that read a tensor which each iteration makes anew."""
 
 from __future__ import annotations
 

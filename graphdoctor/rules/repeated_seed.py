@@ -1,4 +1,4 @@
-"""A recording -> the calls that set the device generator's seed again before something draws."""
+"""Finds the calls that set the device generator's seed again before something draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the calls that set the device generator to another seed."""
+"""Finds the calls that set the device generator to another seed."""
 
 from __future__ import annotations
 

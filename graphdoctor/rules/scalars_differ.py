@@ -1,4 +1,4 @@
-"""A recording -> the operators whose numbers change between iterations."""
+"""Finds the operators whose numbers change between iterations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the operators whose shapes differ although their inputs' shapes do not."""
+"""Finds the operators whose shapes differ although their inputs' shapes do not."""
 
 from __future__ import annotations
 

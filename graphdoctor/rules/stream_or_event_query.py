@@ -1,4 +1,4 @@
-"""A recording -> the places that ask whether the device is done."""
+"""Finds the places that ask whether the device is done."""
 
 from __future__ import annotations
 

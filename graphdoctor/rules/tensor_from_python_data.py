@@ -1,4 +1,4 @@
-"""A recording -> the tensors built on the device from Python numbers inside the step."""
+"""Finds the tensors that the step builds on the device from Python numbers."""
 
 from __future__ import annotations
 

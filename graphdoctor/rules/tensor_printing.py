@@ -1,4 +1,4 @@
-"""A recording -> the places where a tensor of the device is turned into text."""
+"""Finds the places where a tensor of the device is turned into text."""
 
 from __future__ import annotations
 

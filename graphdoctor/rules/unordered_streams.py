@@ -1,4 +1,4 @@
-"""A recording -> the work and waits on streams that a capture refuses."""
+"""Finds the work and waits on streams that a capture refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the draws from generators that a graph does not know."""
+"""Finds the draws from generators that a graph does not know."""
 
 from __future__ import annotations
 

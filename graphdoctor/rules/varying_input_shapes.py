@@ -1,4 +1,4 @@
-"""A recording -> the inputs whose shapes vary from iteration to iteration."""
+"""Finds the inputs whose shapes vary from iteration to iteration."""
 
 from __future__ import annotations
 

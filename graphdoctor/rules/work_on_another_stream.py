@@ -1,4 +1,4 @@
-"""A recording -> the work that goes to a stream outside the capture."""
+"""Finds the work that goes to a stream outside the capture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that stays on the CPU -> the lines that move its modules, and the tensors that it makes, to a GPU."""
+"""Finds the lines of a CPU program that have to move its modules and tensors to a GPU."""
 
 from __future__ import annotations
 

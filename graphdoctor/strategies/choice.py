@@ -1,4 +1,4 @@
-"""What was asked for, and the kind of device -> the strategies to compare, in their order, and a share of the time."""
+"""Chooses the strategies to compare, in their order, and their shares of the time."""
 
 from __future__ import annotations
 

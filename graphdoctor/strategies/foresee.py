@@ -1,4 +1,4 @@
-"""A strategy and what is known of a step -> its row before it is tried: does it fit, what would it bring."""
+"""Foresees a strategy's row before it is tried: whether it fits, and what it would bring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step -> the same step, in which the largest safe modules are graphs and all else is the user's Python."""
+"""Runs a step in which the largest safe modules are graphs and all else is the user's Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A strategy, tried in a process of its own -> its row: a crash, a hang or a spoilt device costs that row only."""
+"""Tries a strategy in a process of its own: a crash, a hang or a spoilt device costs its row only."""
 
 from __future__ import annotations
 

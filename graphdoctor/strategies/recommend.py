@@ -1,4 +1,4 @@
-"""The rows of strategies -> fair speed-ups of them all, and which one to use, in one sentence."""
+"""Compares the speed-ups of strategies, and says in one sentence which one to use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step -> the same step with its models cut by Dynamo and FX, the safe parts in CUDA graphs."""
+"""Runs a step with its models cut by Dynamo and FX, and the safe parts in CUDA graphs."""
 
 from __future__ import annotations
 

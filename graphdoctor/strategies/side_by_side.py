@@ -1,4 +1,4 @@
-"""What an analysis found -> every strategy's row, tried within a budget of time, and a recommendation."""
+"""Tries every strategy within a budget of time, and recommends one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training step -> graphs of its forward, backward and optimizer, and real calls for the glue between."""
+"""Runs a training step as graphs of its forward, backward and optimizer, with real calls between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A verified step made faster, on a real GPU -> its measurement beside eager, and what the profiler saw of both."""
+"""Measures a verified step beside eager on a real GPU, with what the profiler saw of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One strategy and a session -> its row: built, verified (also in other code than eager's), timed; always a row."""
+"""Builds, verifies (also in other code than eager's) and times one strategy; gives a row in any case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model at several batch sizes -> what a graph brings at each, and where the gain ends."""
+"""Measures what a graph brings a model at several batch sizes, and where the gain ends."""
 
 from __future__ import annotations
 

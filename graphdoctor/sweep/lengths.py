@@ -1,4 +1,4 @@
-"""The sizes that a program met, and the times of swept sizes -> the sizes to capture graphs for.
+"""Chooses the sizes to capture graphs for, from the sizes that a program met and their times.
 
 Each call takes the smallest captured size that it fits into, and pays for that whole size; what fits into
 none runs eagerly. The best sizes are those of calls, so that a dynamic program over them is exact: the

@@ -1,4 +1,4 @@
-"""Text from models and their files -> text that a terminal shows and never obeys."""
+"""Makes text from models and their files safe to show: a terminal never obeys it."""
 
 from __future__ import annotations
 

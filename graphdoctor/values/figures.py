@@ -1,4 +1,4 @@
-"""Times, shares, ratios, counts -> short text with units; a range keeps its bounds."""
+"""Formats times, shares, ratios and counts as short text with units; a range keeps its bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of a file -> which command of graphdoctor wrote it, and what reads it."""
+"""Tells from the bytes of a file which command of graphdoctor wrote it, and what reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of Python -> which of them are the user's own, and how text names them."""
+"""Tells which lines of Python are the user's own, and how text names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A misspelled name and the known ones -> the known ones that were most likely meant."""
+"""Finds the known names that a misspelled one most likely meant."""
 
 from __future__ import annotations
 

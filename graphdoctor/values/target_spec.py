@@ -1,4 +1,4 @@
-"""What a person calls a target, `file.py`, `file.py:name` or `package.module:name` -> its parts. No torch."""
+"""Parses what a person calls a target: `file.py`, `file.py:name` or `package.module:name`. No torch."""
 
 from __future__ import annotations
 

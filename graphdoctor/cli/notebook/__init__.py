@@ -1,4 +1,4 @@
-"""`%load_ext graphdoctor` -> the magic `%%graphdoctor`: a cell of a notebook, diagnosed as a step."""
+"""`%load_ext graphdoctor` adds the magic `%%graphdoctor`, which diagnoses a cell of a notebook as a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives and transfers between ranks -> between whom, what their ranks must have alike, when they are done."""
+"""Observes collectives and transfers: between which ranks, what these must have alike, when they are done."""
 
 from __future__ import annotations
 

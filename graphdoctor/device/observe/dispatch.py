@@ -1,4 +1,4 @@
-"""Every ATen operator -> seen by observers and run: on the CPU, as if on the device it belongs to."""
+"""Shows observers every ATen operator, and runs it on the CPU as if on the device that it belongs to."""
 
 from __future__ import annotations
 

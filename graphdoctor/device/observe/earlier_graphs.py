@@ -1,4 +1,4 @@
-"""Autograd's graph from before a step -> the backward pass that goes on into it, on that graph's own stream.
+"""Notices a backward pass that goes on into an autograd graph from before the step, on that graph's stream.
 
 Autograd runs a node of the backward pass on the stream on which the node was made: that of an operator, and
 the one that accumulates a parameter's gradient. No capture may depend on the default stream.

@@ -1,4 +1,4 @@
-"""An operator call -> its result on the CPU; where the CPU lacks the kernel, the nearest thing."""
+"""Computes the result of an operator on the CPU, or the nearest thing where the CPU has no kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interpreter's garbage collector and profile functions -> paused where they would disturb what runs."""
+"""Pauses the interpreter's garbage collector and profile functions where they would disturb what runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that compute much -> their results, computed once for equal inputs and copied from then on.
+"""Computes expensive operators once for equal inputs, and copies their results from then on.
 
 An analysis runs a step many times, of which most start from the same state and get the same inputs: as eager,
 as a capture sees it, replayed. Python and every operator run each time. But what a matrix product or a convolution

@@ -1,4 +1,4 @@
-"""An operator -> what its schema says of it, read once; and a call of it, as observers see it."""
+"""What an operator's schema says of it, read once, and a call of it as observers see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storages -> their number, the logical device they lie on, who made them."""
+"""Numbers storages, and keeps the logical device that each lies on and who made it."""
 
 from __future__ import annotations
 

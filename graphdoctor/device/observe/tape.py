@@ -1,4 +1,4 @@
-"""The device's part of a run, with the very tensors it touched -> the same run again, in place."""
+"""Records the device's part of a run with the very tensors that it used, and runs it again in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GPU's name -> the figures that its time is estimated from; each figure with its source."""
+"""The figures from which a GPU's time is estimated, each with its source."""
 
 from __future__ import annotations
 

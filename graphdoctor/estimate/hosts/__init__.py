@@ -1,4 +1,4 @@
-"""A host's name -> how many times longer than on the profiles' own host everything on it takes.
+"""How many times longer work takes on a named host than on the host of the profiles.
 
 The figures of host time in `estimate/gpus/common.toml` are those of the class `server`. Another host is
 described by five factors, one for each kind of work, and puts its own time in their place.

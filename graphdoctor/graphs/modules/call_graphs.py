@@ -1,4 +1,4 @@
-"""A module call that was observed -> its CUDA graphs: of its forward pass, and of its backward pass if it has one."""
+"""The CUDA graphs of an observed module call: of its forward pass, and of its backward pass if there is one."""
 
 from __future__ import annotations
 

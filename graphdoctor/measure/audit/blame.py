@@ -1,4 +1,4 @@
-"""A wrong replay's operators and their inputs -> the smallest script that still shows it."""
+"""Reduces a wrong replay to the smallest script that still shows it."""
 
 from __future__ import annotations
 

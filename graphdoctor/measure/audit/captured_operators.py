@@ -1,4 +1,4 @@
-"""The operators of a capture -> the same operators once more, eagerly, on copies of what they write."""
+"""Runs the operators of a capture once more, eagerly, on copies of what they write."""
 
 from __future__ import annotations
 

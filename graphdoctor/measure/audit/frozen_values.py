@@ -1,4 +1,4 @@
-"""Numbers and memory that graphs captured -> what the program has changed since, and the line that changed it last."""
+"""Finds captured numbers and memory that the program has changed since, and the line that did it last."""
 
 from __future__ import annotations
 

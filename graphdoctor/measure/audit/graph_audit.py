@@ -1,4 +1,4 @@
-"""Each CUDA graph from its capture on -> before each replay, whether the memory that it uses is still there."""
+"""Follows each CUDA graph from its capture on: is the memory that it uses still there before each replay?"""
 
 from __future__ import annotations
 

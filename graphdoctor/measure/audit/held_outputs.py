@@ -1,4 +1,4 @@
-"""Results of replays -> which of them the program keeps or reads after a later replay wrote over them."""
+"""Finds results of replays that the program keeps or reads after a later replay wrote over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors and numbers of a capture -> the variables and attributes that held them, which can be read again later."""
+"""Finds the variables and attributes that held the tensors and numbers of a capture, to read them again later."""
 
 from __future__ import annotations
 

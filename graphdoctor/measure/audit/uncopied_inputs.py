@@ -1,4 +1,4 @@
-"""The tensors that a capture read -> calls that bring another tensor, which nothing copies into them."""
+"""Finds calls that bring a new tensor for one that a capture read, while nothing copies it there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays -> which of them do not compute what their operators compute eagerly, and the first that differs."""
+"""Compares replays with what their operators compute eagerly, and finds the first that differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine -> a device profile with its own figures, or without a GPU the profile of its host."""
+"""Measures a device profile of this machine, or without a GPU the profile of its host."""
 
 from __future__ import annotations
 

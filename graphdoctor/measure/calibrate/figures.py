@@ -1,4 +1,4 @@
-"""A GPU -> its figures with bounds and sources, by their path in a device profile, and that profile's text."""
+"""Measures a GPU's figures with bounds and sources, and writes them as a device profile."""
 
 from __future__ import annotations
 

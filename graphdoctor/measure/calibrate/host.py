@@ -1,4 +1,4 @@
-"""This machine's host -> how many times longer than on a server its work takes, measured without a GPU.
+"""Measures how many times longer work takes on this host than on a server, without a GPU.
 
 Nothing of CUDA runs here, so each factor is that of work which the host does alike with and without a GPU:
 calls of Python, PyTorch's dispatcher, autograd's nodes, an optimizer's own loop, and compiled code in the

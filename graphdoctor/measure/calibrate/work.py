@@ -1,4 +1,4 @@
-"""The names of the pieces of work that are timed -> what they are on a GPU, with torch."""
+"""The pieces of work that are timed on a GPU, by their names, with torch."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A program that keeps running -> what it does with its GPU, counted at little cost; samples where asked for."""
+"""Counts what a program that keeps running does with its GPU, at little cost, with samples where asked for."""

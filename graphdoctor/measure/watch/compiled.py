@@ -1,4 +1,4 @@
-"""torch.compile's own counters, and those of captured models -> sums that only grow."""
+"""Reads torch.compile's own counters, and those of captured models, as sums that only grow."""
 
 from __future__ import annotations
 

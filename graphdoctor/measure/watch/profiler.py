@@ -1,4 +1,4 @@
-"""torch's profiler -> a short look at all threads' CUDA calls, beside whatever profiler the program has."""
+"""Looks briefly at all threads' CUDA calls with torch's profiler, beside a profiler of the program's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When windows of the profiler come, and what it saw in them -> counts, and rates with their interval."""
+"""Decides when to open windows of the profiler, and turns what it saw into counts and rates with intervals."""
 
 from __future__ import annotations
 

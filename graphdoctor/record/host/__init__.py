@@ -1,1 +1,1 @@
-"""A run of the step, watched on the host -> what its Python code draws, reads, asks and changes."""
+"""Watches on the host what a step's Python code draws, reads, asks and changes."""

@@ -1,4 +1,4 @@
-"""A session -> what its host draws, reads, asks and changes in a step."""
+"""Records what a session's host draws, reads, asks and changes in a step."""
 
 from __future__ import annotations
 

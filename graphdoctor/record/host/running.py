@@ -1,4 +1,4 @@
-"""Iterators and queues that outlive a step -> which of them a step takes something from.
+"""Finds iterators and queues that outlive a step and from which it takes something.
 
 A replay takes nothing, and nobody can put back what was taken: how the next item differs is not known.
 """

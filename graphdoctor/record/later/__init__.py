@@ -1,1 +1,1 @@
-"""A step whose host changes something -> whether it is another one in a later state, or at a later time."""
+"""Decides whether a step whose host changes something differs in a later state, or at a later time."""

@@ -1,4 +1,4 @@
-"""Regions and captures -> page: what can be captured, and whether its replay is right."""
+"""Shows what can be captured, region by region, and whether its replay is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimate and measurement -> page: what a graph would save, clearly predicted or measured."""
+"""Shows what a graph would save, clearly predicted or measured."""
 
 from __future__ import annotations
 

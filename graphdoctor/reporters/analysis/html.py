@@ -1,4 +1,4 @@
-"""An analysis, or the report of a program, -> one HTML file."""
+"""Writes an analysis, or the report of a program, as one HTML file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies of a report -> page: a table, what came of each, and what to use with code to paste."""
+"""Shows the strategies of a report: a table, what came of each, and what to use with code to paste."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check -> a page for people, or a line for each thing that is new or worse, as compilers write."""
+"""Writes a check as a page, or as a line for each thing that is new or worse, as compilers do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check -> annotations of GitHub Actions, worst first within its caps, and a line that sums up."""
+"""Writes a check as annotations of GitHub Actions, worst first within their caps, and a line that sums up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check -> a code quality report of GitLab, which compares two branches by fingerprints itself."""
+"""Writes a check as a code quality report of GitLab, which compares two branches by fingerprints itself."""
 
 from __future__ import annotations
 

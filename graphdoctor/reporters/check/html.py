@@ -1,4 +1,4 @@
-"""Check -> one HTML file; several checks of one repository -> the same of the last, with their history."""
+"""Writes a check as one HTML file; of several checks of one repository the last, with their history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check -> JUnit XML: a suite for each target, a case for each finding; known ones are skipped."""
+"""Writes a check as JUnit XML: a suite for each target, a case for each finding; known ones are skipped."""
 
 from __future__ import annotations
 

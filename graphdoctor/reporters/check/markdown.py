@@ -1,4 +1,4 @@
-"""Check -> Markdown for a comment on a pull request, found again by its first line."""
+"""Writes a check as Markdown for a comment on a pull request, which its first line finds again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check -> SARIF 2.1.0, as code scanning of GitHub takes it in."""
+"""Writes a check as SARIF 2.1.0, as GitHub's code scanning reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A check and its parts -> the sentences and rows that several formats share."""
+"""The sentences and rows of a check that several formats share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an analysis found and the traces it kept -> a folder for TensorBoard and Perfetto.
+"""Writes what an analysis found, and its traces, as a folder for TensorBoard and Perfetto.
 
 TensorBoard loads the plugin when it starts: nothing here may import torch, which `write` needs.
 """

@@ -1,4 +1,4 @@
-"""A sweep, or the strategies of a report -> curves for TensorBoard, a point for each batch size or strategy."""
+"""Writes curves for TensorBoard, with a point for each batch size of a sweep or each strategy of a report."""
 
 from __future__ import annotations
 

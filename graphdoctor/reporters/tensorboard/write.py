@@ -1,4 +1,4 @@
-"""A report and the profiled runs -> folders with traces, figures and text, and the report with the files."""
+"""Writes folders with traces, figures and text of the profiled runs, and the report with these files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings with their excerpts -> files of code, each line with the findings that stand in its margin."""
+"""Arranges findings by files of code, each line with the findings in its margin."""
 
 from __future__ import annotations
 

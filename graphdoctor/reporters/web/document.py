@@ -1,4 +1,4 @@
-"""A template, its values and the data of its script -> one HTML file that needs nothing else.
+"""Renders a template, its values and the data of its script as one HTML file that needs nothing else.
 
 Text is escaped three times over: `visible` makes control characters harmless, jinja2 escapes markup, and the
 page's own policy lets a browser run no script and load nothing but what was put in here.

@@ -1,4 +1,4 @@
-"""The lanes of a step -> what the page's script draws: rows of bars, and what each bar stands for."""
+"""What the page's script draws of a step's lanes: rows of bars, and what each bar stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hazard's operator, and the code on its line -> what to write instead, where more is known than the rule's fix."""
+"""Says what to write instead of a hazard's operator, where its code tells more than the rule's fix."""
 
 from __future__ import annotations
 

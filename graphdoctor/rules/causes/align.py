@@ -1,4 +1,4 @@
-"""Two sequences of operators -> the pairs of positions that are the same call."""
+"""Pairs the calls of two sequences of operators that are the same."""
 
 from __future__ import annotations
 

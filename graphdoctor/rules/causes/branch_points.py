@@ -1,4 +1,4 @@
-"""A place in a Python file -> the branches on, around or above it, and the one that an operator depends on."""
+"""Finds the branches on, around or above a line, and the one that an operator depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording -> the changing CPU values that steer the step, and where they come from."""
+"""Finds the changing CPU values that steer the step, and where they come from."""
 
 from __future__ import annotations
 

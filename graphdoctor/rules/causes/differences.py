@@ -1,4 +1,4 @@
-"""A recording -> the first causes of differences between its iterations, and what a difference is."""
+"""Finds the first causes of differences between iterations, and says what a difference is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The place where the host got a value -> the branches and statements that depend on it."""
+"""Finds the branches and statements that depend on a value that the host got."""
 
 from __future__ import annotations
 

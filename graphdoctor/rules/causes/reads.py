@@ -1,4 +1,4 @@
-"""A recording -> what its host read, copied or drew, what that decides, where it goes, and the hits on it."""
+"""Finds what the host read, copied or drew, what that decides, where it goes, and the hits on it."""
 
 from __future__ import annotations
 

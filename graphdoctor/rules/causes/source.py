@@ -1,4 +1,4 @@
-"""A place in a Python file -> the function and statement there; None where unreadable."""
+"""Finds the function and the statement at a place in a Python file; None where unreadable."""
 
 from __future__ import annotations
 

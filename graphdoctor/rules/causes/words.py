@@ -1,4 +1,4 @@
-"""Recorded values -> the words that messages use for them."""
+"""The words that messages use for recorded values."""
 
 from __future__ import annotations
 

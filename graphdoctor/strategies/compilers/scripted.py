@@ -1,4 +1,4 @@
-"""A session -> its step with its models in TorchScript, scripted or traced, also as one CUDA graph."""
+"""Runs a step with its models in TorchScript, scripted or traced, also as one CUDA graph."""
 
 from __future__ import annotations
 

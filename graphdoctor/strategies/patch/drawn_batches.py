@@ -1,4 +1,4 @@
-"""A loop that draws its own batches -> a list of them, drawn before it, and the loop over that list."""
+"""Draws the batches of a loop before it, as a list over which the loop then goes."""
 
 from __future__ import annotations
 

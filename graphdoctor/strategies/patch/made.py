@@ -1,4 +1,4 @@
-"""What ran, step by step -> the same with one patch for all its steps, tried where that is wanted."""
+"""Makes one patch for all steps of a program, and tries it where that is wanted."""
 
 from __future__ import annotations
 

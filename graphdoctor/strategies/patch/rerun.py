@@ -1,4 +1,4 @@
-"""A program, as it is or with other text for its files -> what it prints and the weights that it leaves.
+"""Runs a program, as it is or with other text for its files, for what it prints and the weights that it leaves.
 
 It runs in a process of its own, from the same seeds, until its optimizers have stepped so often or its time is over.
 """

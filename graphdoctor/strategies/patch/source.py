@@ -1,4 +1,4 @@
-"""Changes of statements -> the changed text of their files, and a unified diff that patch and git apply."""
+"""Changes the text of files by statements, and writes a unified diff that patch and git apply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statements of a step -> what only prepares it, what is captured, and what only shows what came of it."""
+"""Sorts a step's statements: what only prepares it, what is captured, what only shows what came of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The call of a model in a loop that decodes or acts -> a captured step, up to the next token or action.
+"""Captures the model's call in a loop that decodes or acts, up to the next token or action.
 
 Either the function that makes the call gets a decorator, or the statements of the loop become a function.
 """

@@ -1,4 +1,4 @@
-"""`generate(...)` with a cache that grows -> one with a static cache that is kept, whose decode steps are replayed."""
+"""Gives `generate(...)` a static cache that is kept, and replays its decode steps."""
 
 from __future__ import annotations
 

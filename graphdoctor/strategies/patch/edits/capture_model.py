@@ -1,4 +1,4 @@
-"""The statement that binds a model -> below it, `model = graphdoctor.capture(model)`."""
+"""Adds `model = graphdoctor.capture(model)` below the statement that binds a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statements of a training step -> a function of its batch, captured as one graph, and a call in their place."""
+"""Moves the statements of a training step to a captured function of its batch, and calls it in their place."""
 
 from __future__ import annotations
 

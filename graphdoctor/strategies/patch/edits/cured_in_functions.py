@@ -1,4 +1,4 @@
-"""Findings in functions that a captured step calls, whose cure is other text -> the changes that write it there.
+"""Writes cures into the functions that a captured step calls, where a cure is other text.
 
 What a step calls keeps its place, so a replacement of its text is a change. The step's own statements are moved, and
 have other changes.

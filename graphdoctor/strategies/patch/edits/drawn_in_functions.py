@@ -1,4 +1,4 @@
-"""A function that a step calls, and that draws on the host -> it gets what is drawn as an argument of the step.
+"""Draws on the host for a function that a step calls, and gives it what was drawn as an argument.
 
 `alpha = Tensor(np.random.random((x.size(0), 1)))` in a function of the file draws once, while the step is captured.
 """

@@ -1,4 +1,4 @@
-"""The statements of a training step -> a function that a short class in the file replays, with torch alone."""
+"""Moves the statements of a training step to a function that a short class replays, with torch alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that a loop only collects or adds up -> collected as tensors, and read by the host once after the loop.
+"""Collects values of a loop as tensors, which the host reads once after the loop.
 
 `losses.append(loss.item())` makes the host wait for the GPU in each step, so no replay runs while the next batch is
 loaded. So does `total += loss.item()`. The same numbers can be read from all tensors after the loop, if nothing reads

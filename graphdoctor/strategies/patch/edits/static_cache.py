@@ -1,4 +1,4 @@
-"""`generate(...)` with a cache that grows -> the same call with a cache of fixed length."""
+"""Gives `generate(...)` a cache of fixed length."""
 
 from __future__ import annotations
 

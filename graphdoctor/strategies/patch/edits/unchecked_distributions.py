@@ -1,4 +1,4 @@
-"""Distributions whose arguments torch checks on the host -> below the imports, a line that turns the checks off.
+"""Turns off, below the imports, the checks of distributions' arguments on the host.
 
 `Categorical(logits=x)` asks whether all of `x` are valid, and the host waits for the answer: no graph can.
 """

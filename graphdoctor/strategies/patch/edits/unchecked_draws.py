@@ -1,4 +1,4 @@
-"""Draws whose standard deviation torch checks on the host -> the same draws without the check.
+"""Draws without the check of a standard deviation that torch makes on the host.
 
 `torch.normal(0, std)` and `Normal(mean, std).sample()` make the host wait. `randn_like()` and `rsample()` draw the same
 numbers, and compute the same with them.
