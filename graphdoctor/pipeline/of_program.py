@@ -54,9 +54,9 @@ from graphdoctor.values.recording import Unreached
 from graphdoctor.values.report import Machine, Report
 
 _LESS: dict[Unreached, str] = {
-    "steps": "fewer steps compared",
-    "later steps": "not all later steps tried",
-    "regions": "fewer replays of its regions",
+    "steps": "comparisons of further steps",
+    "later steps": "trials of later steps",
+    "regions": "replays of its regions",
 }
 _RAISES_ON_GPU = (
     "With its model and inputs on a GPU, {error}. Change this line to run the step on a GPU, then run the same"
@@ -127,21 +127,19 @@ def _with_budget_note(report: ProgramReport, budget_s: float, skipped: int) -> P
         step.report is not None and any(row.status == "timed-out" for row in step.report.strategies)
         for step in report.steps
     )
-    missing = [f"{count_text(skipped, 'step')} not diagnosed"] if skipped else []
+    missing = [f"the diagnosis of {count_text(skipped, 'step')}"] if skipped else []
     if untried:
-        missing.append(
-            f"not all strategies tried that could speed up {count_text(untried, 'step')}"
-        )
+        missing.append(f"strategies that could speed up {count_text(untried, 'step')}")
     for number, step in enumerate(report.steps, start=1):
         if step.report is not None and step.report.unreached:
             less = joined([_LESS[one] for one in step.report.unreached])
-            missing.append(f"step {number} with {less}")
+            missing.append(f"of step {number}, {less}")
     if not missing or report.ending == "interrupted":
         return report
     minutes = -(-2 * max(budget_s, report.diagnosis_s) // 60)
     note = (
-        f"The diagnosis took {report.diagnosis_s:.0f} s, and begins nothing after its budget of {budget_s:g} s:"
-        f" {'; '.join(missing)}. To do the rest, pass `--budget {minutes:.0f}m`."
+        f"The diagnosis took {report.diagnosis_s:.0f} s. Its budget of {budget_s:g} s left out {'; '.join(missing)}."
+        f" `--budget {minutes:.0f}m` includes them."
     )
     return msgspec.structs.replace(report, notes=(*report.notes, note))
 

@@ -48,8 +48,8 @@ def test_after_the_budget_the_first_step_has_its_verdict_and_the_note_names_the_
     diagnosed, (note, reason) = run(0.001)
     assert diagnosed == [True, False]
     assert note.startswith("The diagnosis took ") and "--budget" in note
-    missing = "1 step not diagnosed; step 1 with fewer steps compared"
-    assert f" s, and begins nothing after its budget of 0.001 s: {missing}." in note
+    missing = "the diagnosis of 1 step; of step 1, comparisons of further steps"
+    assert f" s. Its budget of 0.001 s left out {missing}." in note
     assert reason == "The diagnosis of earlier steps used the budget of 0.001 s."
     assert any(said.startswith("step 2, ") and said.endswith(": diagnosing") for said in doing)
     assert doing[-1] == ""  # the program's own output goes on below
@@ -95,5 +95,5 @@ def test_what_the_budget_leaves_out_of_a_step_proves_nothing_and_what_is_known_i
     assert (late.verdict, late.iterations) == (known, 2)
     assert {"GD101"} & {one.rule for one in whole.findings} <= {one.rule for one in late.findings}
     assert late.unreached == ("later steps", "steps")
-    assert "step 1 with not all later steps tried and fewer steps compared" in note
+    assert "of step 1, trials of later steps and comparisons of further steps" in note
     assert ("the budget ended before all later steps were tried" in late.reason) == (last == "1")
