@@ -174,13 +174,13 @@ def _write_table(page: Page, report: ProgramReport) -> None:
         page.line((f"     {'whole program':<{first + 2 + width + 18}}  {whole}", "bold"))
     meanings = [f"{word}: {meaning}" for word, meaning in _MEANINGS.items() if word in verdicts]
     if any(_left(step) or step.cured for step in report.steps):
-        meanings.append("error: prevents a CUDA graph, and is no fault of the eager program")
+        meanings.append("error: what prevents a CUDA graph, not a fault of the program")
     if columns:
-        none = " (none: no faster graph)" if "none" in now else ""
-        meanings.append(f"now: speedup of the code as it is, see --all{none}")
-        meanings.append("fixed: if all fixes and changes below make each step one graph")
+        none = " (none: no graph is faster)" if "none" in now else ""
+        meanings.append(f"now: speedup by graphs for the code as it is, shown by --all{none}")
+        meanings.append("fixed: speedup if all fixes and changes below make each step one graph")
     meanings.append(
-        "host time: share of this run, whose GPU work the CPU did; on a GPU it differs"
+        "host time: share of this run's time, in which the CPU also did the GPU's work"
         if _is_emulated(report)
         else "host time: share of the wall time, the rest is outside these steps"
     )

@@ -299,7 +299,7 @@ def test_a_step_s_mode_is_shown_where_its_name_is_too_long() -> None:
 def test_an_emulated_run_gives_no_speedup_of_the_whole_program() -> None:
     emulated = replace(of_program(step_of(COMPARED)), machine=COMPARED.machine)
     page = " ".join(program_page.render(emulated, Look(base=BASE)).split())
-    assert "whole program" not in page and "share of this run, whose GPU work the CPU did" in page
+    assert "whole program" not in page and "in which the CPU also did the GPU's work" in page
 
 
 def test_a_long_change_leaves_out_what_it_removes_and_shows_what_it_adds() -> None:
