@@ -60,7 +60,7 @@ def test_ranks_are_named_once_for_steps_that_agree_on_them() -> None:
 def test_a_safe_step_is_one_row() -> None:
     page = program_page.render(of_program(step_of(SAFE)), Look(base=BASE))
     assert "1 step: 1 SAFE. The program ran to its end (exit code 0).\n" in page
-    assert "\n     SAFE: the whole step can run as one CUDA graph; now: speedup of" in page
+    assert "\n     SAFE: the whole step can run as one CUDA graph; now: speedup by" in page
     assert page.count("SAFE") == 3
     assert page.endswith("\nUse --all for each step's page.\n")
 
