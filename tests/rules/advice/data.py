@@ -298,7 +298,7 @@ def causal_mask_of_gpu():
     return step, (cuda(4, 4),)
 
 
-@DATA.before("GD104", "keep constants as buffers")
+@DATA.before("GD104", "keep a constant as a buffer")
 def table_of_cpu():
     table = torch.arange(4.0)
     return lambda x: x * table.cuda(), (cuda(8, 4),)
