@@ -1,4 +1,4 @@
-"""The module that stands in for a captured model: it is the model, except for how it is called.
+"""The module that replaces a captured model: it is the model, except for how it is called.
 
 The captured module is of a subclass of the model's class, and its attributes *are* the model's: both
 have one `__dict__`. So `state_dict`, `parameters`, `to`, `train`, hooks and attributes are the

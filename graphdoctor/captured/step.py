@@ -312,7 +312,7 @@ class CapturedStep:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> object:
-        """Replay a graph, with all that its step does beside GPU work."""
+        """Replay a graph, and do what its step does on the CPU."""
         if why := graph.load_results():
             return self._eager(why, args, kwargs)
         self._numbers.fill()

@@ -1,4 +1,4 @@
-"""Runs the Python of a step beside each replay: the numbers that it changes, and its branches on them.
+"""Runs the Python of a step with each replay: the numbers that it changes, and its branches on them.
 
 A replay runs no Python. `self.it += 1`, `if self.it % 2 == 0:` and `scheduler.step()` in the step's own
 function are cut out of it and compiled: `PythonPart.look` decides which graph a call takes, and

@@ -1,4 +1,4 @@
-"""Estimates what the calls of graphs cost host and device, beside the graphs themselves.
+"""Estimates what the calls of graphs cost the host and the device, without the graphs themselves.
 
 A replay writes over its results, so that those which others keep are copied. Where Dynamo made the graph, that is also
 each parameter's gradient, and code that writes into state was made to return it: the state is copied before

@@ -115,7 +115,7 @@ def _fix(read: Read, iteration: Iteration, recording: Recording) -> str:
 
 
 def checks_arguments(place: Location | None) -> bool:
-    """Whether a read on this line is the check of a distribution's arguments: the line itself asks for no value."""
+    """Whether a read on this line is the check of a distribution's arguments: the line itself reads no value."""
     if written(place, _METHODS, _BUILTINS):
         return False
     is_method = written(place, _CHECKED_METHODS, _DISTRIBUTIONS)

@@ -1,4 +1,4 @@
-"""Finds the operators that read a tensor which each iteration makes anew."""
+"""Finds the operators that read a tensor which each iteration reallocates."""
 
 from __future__ import annotations
 

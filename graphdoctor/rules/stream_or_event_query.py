@@ -1,4 +1,4 @@
-"""Finds the places that ask whether the device is done."""
+"""Finds the places that query whether the device is done."""
 
 from __future__ import annotations
 

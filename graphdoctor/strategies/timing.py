@@ -1,4 +1,4 @@
-"""Measures a verified step beside eager on a real GPU, with what the profiler saw of both."""
+"""Measures a verified step and eager in turns on a real GPU, with what the profiler saw of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers storages, and keeps the logical device that each lies on and who made it."""
+"""Numbers storages, and records the logical device of each and what allocated it."""
 
 from __future__ import annotations
 

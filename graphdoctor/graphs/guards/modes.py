@@ -127,7 +127,7 @@ class Modes:
 
     @property
     def _seen_by_form(self) -> Set[str]:
-        # Dispatch keys tell of a dispatch mode.
+        # Dispatch keys show a dispatch mode.
         return _SEEN_BY_FORM | ({_DISPATCH} if self._before.get(_DISPATCH) == 0 else set())
 
     def _check(

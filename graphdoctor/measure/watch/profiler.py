@@ -1,4 +1,4 @@
-"""Looks briefly at all threads' CUDA calls with torch's profiler, beside a profiler of the program's."""
+"""Observes all threads' CUDA calls for a short time with torch's profiler, also while the program uses one."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Gate:
 
 
 def around(method: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """What stands in the place of a method, and gets it first."""
+    """A replacement of a method, which gets the method as its first argument."""
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Watches on the host what a step's Python code draws, reads, asks and changes."""
+"""Watches on the host what a step's Python code draws, reads, queries and changes."""

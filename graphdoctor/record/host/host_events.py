@@ -1,4 +1,4 @@
-"""Records what a session's host draws, reads, asks and changes in a step."""
+"""Records what a session's host draws, reads, queries and changes in a step."""
 
 from __future__ import annotations
 

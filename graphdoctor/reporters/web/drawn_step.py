@@ -1,4 +1,4 @@
-"""What the page's script draws of a step's lanes: rows of bars, and what each bar stands for."""
+"""What the page's script draws of a step's lanes: rows of bars, and the meaning of each bar."""
 
 from __future__ import annotations
 

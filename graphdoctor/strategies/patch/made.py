@@ -205,7 +205,7 @@ def _written(
 def _with_change(
     step: ProgramStep, proposal: Proposal, *, is_plain: bool, is_unchecked: bool
 ) -> ProgramStep:
-    """With what the diff does in the place of advice to keep the step as it is.
+    """With what the diff does instead of advice to keep the step as it is.
 
     `is_unchecked`: it turns off the argument checks of distributions.
     """

@@ -66,7 +66,7 @@ class Instead:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Code in the place of the expression, or else of the statement, that begins at `at` and ends at `end`."""
+    """Code that replaces the expression, or else the statement, that begins at `at` and ends at `end`."""
 
     at: At
     end: At

@@ -357,7 +357,7 @@ Contents = tuple[str | int, ...]
 
 
 def contents_of(flat: torch.Tensor) -> Contents:
-    """What a contiguous tensor of one dimension on the CPU holds, after a word that says how it is told.
+    """A key for the content of a contiguous tensor of one dimension on the CPU; its first word says how it was found.
 
     Memory that still has the bits of a snapshot's copy is named by that. All else is summed up twice, read at its
     address: NumPy would make torch copy what is shared.
