@@ -34,7 +34,7 @@ NOT_KNOWN = object()
 KnownCall = Callable[[Owner, tuple[Any, ...], dict[str, Any]], object]
 
 
-def unknown(owner: Owner, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+def unknown(owner: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """No call has been answered yet."""
     return NOT_KNOWN
 

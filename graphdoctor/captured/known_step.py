@@ -5,8 +5,8 @@ Whatever can be decided when such a call becomes known is decided then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,31 +15,14 @@ from graphdoctor.captured.step_arguments import ChangingArguments
 from graphdoctor.captured.step_gradients import StartingGradients, check_of_gradients
 from graphdoctor.captured.step_graph import StepGraph
 from graphdoctor.captured.step_optimizers import Numbers
-from graphdoctor.captured.step_python import PythonPart, Seen
+from graphdoctor.captured.step_python import PythonPart
 from graphdoctor.graphs.calls import CallForm
 
-
-class Owner(Protocol):
-    """Whose calls are replayed."""
-
-    def seen_python(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Seen | None: ...
-
-    def replay(
-        self,
-        graph: StepGraph,
-        tensors: Sequence[torch.Tensor],
-        seen: Seen | None,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> object: ...
+if TYPE_CHECKING:
+    from graphdoctor.captured.step import CapturedStep
 
 
-KnownStep = Callable[[Owner, tuple[Any, ...], dict[str, Any]], object]
-
-
-def unknown(owner: Owner, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """No call has been replayed yet."""
-    return NOT_KNOWN
+KnownStep = Callable[["CapturedStep", tuple[Any, ...], dict[str, Any]], object]
 
 
 def known_step(
@@ -70,7 +53,7 @@ def known_step(
         are_left = check_of_gradients(graph.gradients)
     is_simple = python is None and not has_results and not graph.read_results
 
-    def replay(owner: Owner, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    def replay(owner: CapturedStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         seen = None
         try:
             if changing is not None:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 
-from graphdoctor.captured.known_call import NOT_KNOWN
-from graphdoctor.captured.known_step import KnownStep, known_step, unknown
+from graphdoctor.captured.known_call import NOT_KNOWN, unknown
+from graphdoctor.captured.known_step import KnownStep, known_step
 from graphdoctor.captured.obstacles import obstacles
 from graphdoctor.captured.plan import CapturePlan, explain
 from graphdoctor.captured.step_arguments import ChangingArguments
@@ -249,11 +249,11 @@ class CapturedStep:
                 self._off = reason
                 return self._eager(reason, args, kwargs)
             self._prepare(args, kwargs)
-        args, kwargs = self._changing.with_tensors(args, kwargs)
         for known in self._known.values():
             if (result := known(self, args, kwargs)) is not NOT_KNOWN:
                 self._last = known
                 return result
+        args, kwargs = self._changing.with_tensors(args, kwargs)
         try:
             key, tensors, seen = self._key(args, kwargs)
         except Unwatchable as reason:

@@ -221,11 +221,11 @@ class StepGraph:
         """
         guard, stream_number = self._guard, self._modes.stream_number
         modes_are_same = self._modes.in_gradient_mode(has_tensors=self._has_inputs)
-        optimizers = [each.is_same for each in self._optimizers]
+        differences = [each.difference for each in self._optimizers]
 
         def is_same() -> bool:
-            for optimizer_is_same in optimizers:
-                if not optimizer_is_same():
+            for difference in differences:
+                if difference():
                     return False
             return guard.is_same() and modes_are_same(stream_number())
 

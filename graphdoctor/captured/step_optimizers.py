@@ -188,17 +188,6 @@ class OptimizerGuard:
     def _options_now(self) -> list[tuple[object, ...]]:
         return [read(group) for read, group in self._readers]
 
-    def is_same(self) -> bool:
-        """Whether nothing changed."""
-        optimizer, groups = self._optimizer, self._groups
-        return (
-            optimizer.state is self._state
-            and self._holds_entries()
-            and optimizer.param_groups is groups
-            and [len(group["params"]) for group in groups] == self._counts
-            and [read(group) for read, group in self._readers] == self._options
-        )
-
     def _holds_entries(self) -> bool:
         state = self._state
         return len(state) >= len(self._entries) and all(map(is_, state.values(), self._entries))
