@@ -239,7 +239,7 @@ def program_report(
     """What was seen until the program ended, however it ended."""
     reports = [step.outcome for step in watch.steps if isinstance(step.outcome, Report)]
     steps = tuple(_step(step, watch.after, wall_s, ended.ending) for step in watch.steps)
-    stays = [step for step in steps if ON_CPU in step.reason or machine is None]
+    stays = [step for step in steps if step.stays_on_cpu or machine is None]
     files = (step.location.file for step in stays)
     modules = modules_to_move((step.mode, step.modules) for step in stays)
     return ProgramReport(

@@ -34,7 +34,6 @@ from graphdoctor.values.figures import count_text, joined, ratio_text
 from graphdoctor.values.finding import Finding, severity_of
 from graphdoctor.values.locations import Location, line_of, path_text, place_text, places_text
 from graphdoctor.values.program import (
-    ON_CPU,
     HostWait,
     Patch,
     ProgramReport,
@@ -648,7 +647,7 @@ def orders_of(report: ProgramReport, base: str, diff_file: str = "fix.diff") -> 
     left = {n: found for n, step in _numbered(report.steps) if (found := _left(step))}
     refused = {n: rules for n in left if (rules := _refused(report.steps[n - 1], left[n]))}
     others = [n for n in left if n not in refused]
-    if any(ON_CPU in step.reason for step in report.steps):
+    if any(step.stays_on_cpu for step in report.steps):
         yield Order(
             "Predict what CUDA graphs gain on a GPU, compared with the same GPU without graphs:",
             f"graphdoctor run --device cpu-as-is {command}",

@@ -197,9 +197,8 @@ class Construction(NamedTuple):
     def capturable(self, *, tensor_rate: bool, default_rate: str = "...", more: str = "") -> Cure:
         """The cure, with the learning rate as a tensor if the program changes it, and its edits.
 
-        `default_rate` is the code of the rate that the class has without one.
-
-        `more` says what to do after it. The code comes last: a page shows it on separate lines.
+        `default_rate` is the code of the class's own learning rate. `more` says what to do after the
+        change. The code comes last: a page shows it on separate lines.
         """
         on_gpu = self._decides_on_gpu()
         given = [f"capturable={on_gpu or True}"]

@@ -104,6 +104,11 @@ class ProgramStep(Struct, frozen=True):
         str, ...
     ] = ()  # variables: NumPy arrays, and floats that change between steps
 
+    @property
+    def stays_on_cpu(self) -> bool:
+        """Whether its reason says that a graph does nothing for it, alone or with another reason."""
+        return ON_CPU in self.reason
+
 
 PatchStatus = Literal["not tried", "same results", "left out"]
 Exactness = Literal["bitwise", "rounding", "changes-results"]

@@ -236,8 +236,6 @@ def is_function(code: CodeType, name: str) -> bool:
 
 _PATIENCE = 4  # forward passes with gradients and no backward pass: they are no training ...
 _WITH_OPTIMIZER = 2_000  # ... but where there is an optimizer they may be an episode of it
-
-
 _UNTIL_ACTING = 50  # training steps after which a program that acted before it trained acts again
 
 
