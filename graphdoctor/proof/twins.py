@@ -34,6 +34,7 @@ from graphdoctor.graphs.replayable import Replayable
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.record import Session
 from graphdoctor.target.state.clone import clone_inputs, memory_of
+from graphdoctor.target.state.globals import keeping
 from graphdoctor.target.state.saved_tensor import address_of, contents_of, lies_on_cpu
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors
 from graphdoctor.target.target import Inputs, Target
@@ -175,7 +176,8 @@ def deterministic_algorithms() -> Iterator[None]:
             torch.use_deterministic_algorithms(True, warn_only=True)
             memory.fill_uninitialized_memory = False
             torch.backends.cudnn.deterministic = True
-            yield
+            with keeping("deterministic algorithms", "cudnn_deterministic"):
+                yield
         finally:
             torch.use_deterministic_algorithms(was_deterministic, warn_only=only_warns)
             memory.fill_uninitialized_memory = fills

@@ -52,6 +52,7 @@ from graphdoctor.proof.twins import (
     verified,
     wrong,
 )
+from graphdoctor.target.state.globals import KERNELS_OF_ATTENTION, keeping
 from graphdoctor.target.state.snapshot import Snapshot, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import is_out_of_memory
@@ -349,7 +350,7 @@ def _judge_by_one_kernel(
     """
     eager, captured = _Draws(), _Draws()
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), keeping(*KERNELS_OF_ATTENTION):
             expected = kept(eager.noted(trial.eager()))
             rounding = OtherRounding(expected)
             gaps = gaps_of(expected, rounding.aligned(captured.noted(trial.eager_as_captured())))

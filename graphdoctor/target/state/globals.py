@@ -11,6 +11,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -69,7 +70,9 @@ class Switch(NamedTuple):
 
     @property
     def write(self) -> Callable[[Any], object] | None:
-        write = getattr(torch._C, f"_set_{self.name}", None)
+        kernel = self.name.removesuffix("_sdp_enabled")
+        names = (f"_set_{self.name}", f"_set_sdp_use_{kernel}")
+        write = next((found for name in names if (found := getattr(torch._C, name, None))), None)
         # Some are of two parts, which torch tells as a pair and takes as two arguments.
         return write and (lambda value: write(*value if isinstance(value, tuple) else (value,)))
 
@@ -118,6 +121,7 @@ _KNOWN = (
     Switch("onednn_allow_tf32", "TF32 in oneDNN", _NONE),
 )
 SWITCHES = tuple(each for each in _KNOWN if hasattr(torch._C, f"_get_{each.name}"))
+KERNELS_OF_ATTENTION = tuple(each.name for each in SWITCHES if each.operators == ATTENTION)
 
 
 _Switch = tuple[str, Callable[[], Any], Callable[[Any], object]]
@@ -165,12 +169,7 @@ _SWITCHES: tuple[_Switch, ...] = (
         torch.get_deterministic_debug_mode,
         torch.set_deterministic_debug_mode,
     ),
-    # Not those of attention: a proof runs steps under one of its kernels, and puts state back meanwhile.
-    *(
-        (switch.name, switch.read, switch.write)
-        for switch in SWITCHES
-        if switch.write is not None and switch.operators != ATTENTION
-    ),
+    *((switch.name, switch.read, switch.write) for switch in SWITCHES if switch.write is not None),
     ("anomaly detection", torch.is_anomaly_enabled, lambda on: torch.set_anomaly_enabled(on)),
     # After those that set them, too.
     *(
@@ -189,20 +188,36 @@ def process_values() -> dict[str, str]:
     return found | {f"os.environ.{name}": value for name, value in os.environ.items()}
 
 
+_kept: list[str] = []
+
+
+@contextmanager
+def keeping(*names: str) -> Iterator[None]:
+    """Let `SavedGlobals.restore` leave these switches as they are.
+
+    A proof runs steps with modes of its own, and restores the state of the step between its runs.
+    """
+    _kept.extend(names)
+    try:
+        yield
+    finally:
+        del _kept[len(_kept) - len(names) :]
+
+
 class SavedGlobals:
     """Python's, NumPy's (if it was imported) and torch's generators, and torch's switches."""
 
     def __init__(self) -> None:
         self._switches = [
-            (read, write, value)
-            for _, read, write in _SWITCHES
+            (name, read, write, value)
+            for name, read, write in _SWITCHES
             if (value := _read(read)) is not None
         ]
         self._generators = [saved_random(generator) for generator in _generators()]
 
     def restore(self) -> None:
-        for read, write, value in self._switches:
-            if _read(read) != value:
+        for name, read, write, value in self._switches:
+            if name not in _kept and _read(read) != value:
                 write(value)
         for restore in self._generators:
             restore()
