@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from graphdoctor.device.observe.dropout_states import last_dropout_states
 from graphdoctor.device.observe.interpreter import no_collection
 from graphdoctor.graphs.cause import Refusal, refusal_of
 
@@ -163,6 +164,8 @@ class Capture:
         with self._under_way, warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             self._context.__exit__(None, None, None)
+        # A replay writes there, also after torch has replaced and dropped it because a generator was seeded.
+        self.graph.dropout_states = last_dropout_states()
         others = [warning for warning in said if _EMPTY not in str(warning.message)]
         for other in others:
             warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)

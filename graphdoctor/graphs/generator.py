@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from graphdoctor.target.state.kinds.plain_values import set_random_state, sharing_state
+
 
 def generator_state() -> torch.Tensor:
     """The state of the current device's generator."""
@@ -11,7 +13,13 @@ def generator_state() -> torch.Tensor:
 
 
 def set_generator_state(state: torch.Tensor) -> None:
-    _generator().set_state(state)
+    set_random_state(_generator(), state)
+
+
+def seed_generators(seed: int) -> None:
+    """As `torch.cuda.manual_seed_all`, but cuDNN's dropout state is left as it is."""
+    for generator in torch.cuda.default_generators:
+        sharing_state(generator).manual_seed(seed)
 
 
 def _generator() -> torch.Generator:

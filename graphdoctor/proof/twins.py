@@ -30,6 +30,7 @@ from graphdoctor.graphs.footprint import (
     keep,
     stopped_host_state,
 )
+from graphdoctor.graphs.generator import seed_generators
 from graphdoctor.graphs.replayable import Replayable
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.record import Session
@@ -235,7 +236,7 @@ def _seed(seed: int) -> None:
         numpy.random.seed(seed)
     # torch.manual_seed() also formats the stack and queues a call for each backend that is not initialized.
     torch.default_generator.manual_seed(seed)
-    torch.cuda.manual_seed_all(seed)
+    seed_generators(seed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import torch
 
+from graphdoctor.device.observe.dropout_states import DropoutStates
 from graphdoctor.device.observe.earlier_graphs import mark_held_accumulations
 from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.known_results import forget_unused_results
@@ -21,6 +22,7 @@ from graphdoctor.record.scopes import Scopes
 from graphdoctor.record.variation import Outcome, PathObserver, in_turn, settled
 from graphdoctor.target.state.clone import clone_inputs, memory_of, tensor_leaves
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
+from graphdoctor.target.state.tree import unused
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
 from graphdoctor.values.errors import RaisesInCapture, RaisesLater, UserCodeError
@@ -132,7 +134,7 @@ def prepare(
     Inputs that the step does not accept with other values stay as given. What is warm begins where
     it is: each run of it starts from there, since its inputs may not fit any other state.
     The step also warms up as if it were captured: what code does once on that path only, such
-    as filling a cache, is no part of the steady state either.
+    as filling a cache, is no part of the steady state either. The random state of cuDNN's dropout becomes a root.
     Where enough others follow, the first iteration gets what the step warmed up on: the values as they
     were given are proven, too. Past `deadline_s`, by `time.monotonic()`, little is run that is not needed.
     """
@@ -145,8 +147,15 @@ def prepare(
         mark_held_accumulations(target.roots, target.held_by)
     before = snapshot(target.roots) if target.is_warm else None
     runs = _Runs(target, device)
-    with scopes.followed(), user_code("running the step"):
+    dropout_states = DropoutStates()
+    with scopes.followed(), user_code("running the step"), dropout_states:
         given = _warmed_up(runs, first, before)
+    if states := dropout_states.rewound():
+        roots = dict(target.roots)
+        for state in states:
+            roots[unused("dropout_state", roots)] = state
+        target = replace(target, roots=roots)
+        before = before and snapshot(roots)
     forget_unused_results()  # of states that do not come again
     with scopes.followed():
         target, warm = settled(target, runs.ran, given=given, device=device, start=before)

@@ -59,12 +59,16 @@ def _read_facts(func: Any) -> OperatorFacts:
         written_args=(
             _RUNNING_STATISTICS
             if base_name in _BATCH_NORMS
+            else (positions["dropout_state"],)
+            if base_name in RECURRENT
             else (0,)
             if name.startswith("c10d.") and base_name not in _WRITE_NOTHING
             else tuple(positions[a.name] for a in written if not a.kwarg_only)
         ),
         written_kwargs=tuple(a.name for a in written),
-        writes_if=_BATCH_NORMS.get(base_name),
+        writes_if=(
+            positions.get("train") if base_name in RECURRENT else _BATCH_NORMS.get(base_name)
+        ),
         aliases=any(r.alias_info is not None for r in (schema.returns if schema else ())),
         is_random="nondeterministic_seeded" in " ".join(tags),
         makes_garbage=base_name in _GARBAGE,
@@ -112,6 +116,9 @@ _BATCH_NORMS: dict[str, int | None] = {
     "batch_norm_gather_stats": None,
     "batch_norm_gather_stats_with_counts": None,
 }
+# They advance the random state of their dropout, and their schemas do not say so. It is there only if one has
+# dropout. Source: aten/src/ATen/native/cudnn/RNN.cpp.
+RECURRENT = frozenset({"_cudnn_rnn", "miopen_rnn"})
 _GARBAGE = frozenset(
     {
         "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from graphdoctor.device.observe.dropout_states import last_dropout_states
 from graphdoctor.graphs.cause import in_words, location_of, true_cause
 from graphdoctor.graphs.guards import Guard, Modes, all_hooks, has_global_hooks
 from graphdoctor.graphs.modules.call_graphs import (
@@ -220,7 +221,7 @@ def _captured(
 
 def _reason_against_call(call: ToCapture, module: torch.nn.Module) -> str:
     """Why a graph would not stand for the call, though it could be captured."""
-    own = memory_of(Guard({"": module}, around=module).tensors)
+    own = memory_of((*Guard({"": module}, around=module).tensors, *last_dropout_states()))
     if call.reads_foreign_memory(own):
         return (
             "it reads a tensor on the GPU that is neither an argument nor reached from the module, "

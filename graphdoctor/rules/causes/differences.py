@@ -12,7 +12,7 @@ from graphdoctor.operators import host_learns
 from graphdoctor.operators.conditions import has_mask_index
 from graphdoctor.rules.causes.align import Pair, align
 from graphdoctor.rules.causes.branch_points import Branch, Side, decision_on
-from graphdoctor.rules.causes.reads import Source, dropout_seeding, sources_of
+from graphdoctor.rules.causes.reads import Source, sources_of
 from graphdoctor.rules.rule import once
 from graphdoctor.values.recording import Arg, External, Iteration, Op, Recording, TensorUse
 
@@ -313,7 +313,7 @@ def differences(recording: Recording) -> tuple[Found, ...]:
     sources = sources_of(recording)
     found: list[Found] = []
     for first, second in _pairs(recording):
-        pairs = _without_seeding(align(first.ops, second.ops), first, second)
+        pairs = align(first.ops, second.ops)
         # New addresses may be a last trace of initialization, which does not come back.
         may_settle = first is recording.captured[0] and len(recording.captured) > 2
         comparison = Comparison(first, second, may_settle=may_settle)
@@ -321,20 +321,6 @@ def differences(recording: Recording) -> tuple[Found, ...]:
             source = difference.source_among(sources)
             found.append(Found(first.index, second.index, difference, source))
     return tuple(_without_echoes(found))
-
-
-def _without_seeding(
-    pairs: Sequence[Pair], first: Iteration, second: Iteration
-) -> tuple[Pair, ...]:
-    """Leave out what only one of both does because the recording put the generator's state back."""
-    alone = dropout_seeding(first), dropout_seeding(second)
-    if not any(alone):
-        return tuple(pairs)
-    return tuple(
-        (one, other)
-        for one, other in pairs
-        if not ((other is None and one in alone[0]) or (one is None and other in alone[1]))
-    )
 
 
 def _without_echoes(found: list[Found]) -> Iterator[Found]:

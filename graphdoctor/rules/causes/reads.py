@@ -12,7 +12,7 @@ from graphdoctor.rules.causes.flow import Flow, Line, value_flow
 from graphdoctor.rules.causes.source import written
 from graphdoctor.rules.rule import Hit, at_event, once
 from graphdoctor.values.finding import Cure
-from graphdoctor.values.host_events import ClockRead, ItemTaken, PythonEvent, RandomDraw, RngState
+from graphdoctor.values.host_events import ClockRead, ItemTaken, PythonEvent, RandomDraw
 from graphdoctor.values.locations import Lines, Location
 from graphdoctor.values.recording import Iteration, Op, Recording, TensorUse
 
@@ -63,9 +63,6 @@ def is_list_read(op: Op) -> bool:
 
 
 _SCALER_OPERATORS = frozenset({"_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"})
-# aten/src/ATen/native/cudnn/RNN.cpp, get_dropout_state: after the generator's state was set, the
-# first RNN with dropout draws a seed, reads it on the host and makes its state anew.
-_SEEDING = ("random_", "_local_scalar_dense", "_cudnn_init_dropout_state")
 
 ScalerValue = Literal["", "flag", "scale"]
 _Reading = Callable[[Iteration], Iterator[tuple[Op, TensorUse]]]
@@ -136,10 +133,7 @@ def _reading_cpu(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:
 
 
 def _reading_device(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:
-    of_recording = dropout_seeding(iteration)
     for op in iteration.ops:
-        if op.index in of_recording:
-            continue
         if host_learns(op) == "value":
             use = next((use for use in op.inputs if use.is_cuda), None)
             if use is not None:
@@ -162,25 +156,6 @@ def _scaler_storages(iteration: Iteration) -> dict[int, ScalerValue]:
         if op.base_name == "_amp_update_scale_":
             found[op.inputs[0].storage] = "scale"
     return found
-
-
-def dropout_seeding(iteration: Iteration) -> frozenset[int]:
-    """Indices of the operators that seed cuDNN's dropout because the recording set the generator's state.
-
-    There are none where the step itself seeds the generator, since each replay would too.
-
-    Every series of iterations begins with the generator's state put back, so its first iteration
-    shows what no step in a row does.
-    """
-    if iteration.events_of(RngState):
-        return frozenset()
-    found: set[int] = set()
-    names = tuple(op.base_name for op in iteration.ops)
-    for place in range(len(names)):
-        if names[place : place + 3] == _SEEDING:
-            begins = place - 1 if place and names[place - 1] == "empty" else place
-            found.update(range(begins, place + 3))
-    return frozenset(iteration.ops[place].index for place in found)
 
 
 _Event = TypeVar("_Event", bound=PythonEvent)

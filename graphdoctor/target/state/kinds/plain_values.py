@@ -19,6 +19,7 @@ from graphdoctor.target.state.kinds.kind import Digest, Kind, Restore
 from graphdoctor.target.state.kinds.objects import Object
 from graphdoctor.target.state.saved_tensor import Saving
 
+_PLACE: Any = torch._C.Generator.device
 # More bytes than this are a data set, which costs too much to look at after every step.
 _DATA = 1 << 22
 
@@ -88,10 +89,28 @@ def saved_random(generator: Any) -> Restore:
         return lambda: None
     if isinstance(generator, random.Random):
         return partial(generator.setstate, generator.getstate())
-    if hasattr(generator, "set_state"):  # torch's, and the older one of NumPy's
+    if isinstance(generator, torch.Generator):
+        return partial(set_random_state, generator, generator.get_state())
+    if hasattr(generator, "set_state"):  # the older one of NumPy's
         return partial(generator.set_state, generator.get_state())
     bits = generator.bit_generator
     return partial(setattr, bits, "state", copy.deepcopy(bits.state))
+
+
+def set_random_state(generator: torch.Generator, state: torch.Tensor) -> None:
+    sharing_state(generator).set_state(state)
+
+
+def sharing_state(generator: torch.Generator) -> torch.Generator:
+    """A generator to set the state of this one through: with a GPU's, cuDNN keeps its dropout state then.
+
+    After a call of `set_state` or `manual_seed` of the default generator itself, even with the state that it has, the
+    next RNN with dropout makes a new dropout state (`get_dropout_state` in aten/src/ATen/native/cudnn/RNN.cpp). It
+    reads a seed on the host for that, which no capture allows, and a graph goes on with the state of its capture.
+    """
+    # Where it truly is: the emulated device says otherwise.
+    is_on_gpu = _PLACE.__get__(generator).type == "cuda"
+    return generator.graphsafe_get_state() if is_on_gpu else generator
 
 
 class Scalar(Kind):
