@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -83,7 +85,9 @@ class Deep(nn.Module):
         self.noise = torch.zeros(2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)
+        held = self.settings, self.nested, self.numbers, self.pair, self.slotted, self.counts
+        out: torch.Tensor = self.layer(x) * len((held, self.ends, self.kinds, self.noise))
+        return out
 
 
 DEEP_CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -161,7 +165,7 @@ def test_an_equal_container_hides_no_other_change(deep: Deep) -> None:
 
 def test_the_place_of_the_graph_and_hooks_around_it_are_not_watched(deep: Deep) -> None:
     guard = Guard({"": deep}, around=deep)
-    deep.forward = deep.layer.forward  # type: ignore[method-assign]
+    deep.forward = deep.layer.forward  # type: ignore[method-assign, assignment]
     deep.register_forward_hook(lambda *_: None)
     assert guard.is_same()
     deep.more = 1  # type: ignore[assignment]
@@ -174,7 +178,7 @@ def test_the_place_of_the_graph_and_hooks_around_it_are_not_watched(deep: Deep) 
 def test_the_objects_that_a_forward_of_the_user_s_own_holds_are_not_entered(deep: Deep) -> None:
     """Functions and their variables are frozen at capture; modules among these are watched."""
     factor = 2.0
-    deep.forward = lambda x: other(x) * factor  # type: ignore[method-assign, assignment]
+    deep.forward = lambda x: other(x) * factor  # type: ignore[method-assign]
     other = Deep()
     guard = Guard({"model": deep})
     factor = 3.0
@@ -228,6 +232,162 @@ def test_of_an_object_only_the_attributes_that_a_step_reads_are_watched() -> Non
     assert not guard.difference()
     passed_on.sizes.append(1)
     assert "passed_on.sizes" in guard.difference()
+
+
+class Environment:
+    def __init__(self) -> None:
+        self.actions, self.steps = 2, 0
+
+
+class Policy(nn.Module):
+    """As in cleanrl's C51: only the constructor reads the environment."""
+
+    def __init__(self, env: Environment) -> None:
+        super().__init__()
+        self.env = env
+        self.layer = nn.Linear(3, self.env.actions)
+        self.rewards: list[float] = []
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x)
+
+
+def _moved(env: Environment, model: Any) -> bool:
+    """Whether a change of an environment is found, in a step and in a forward; other changes are."""
+    in_step, in_forward = Guard({"step": lambda x: model(x)}), Guard({"": model}, around=model)
+    env.steps += 1
+    differences = {guard.difference() for guard in (in_step, in_forward)}
+    assert differences <= {
+        "",
+        "model.env.steps changed from 0 to 1",
+        "env.steps changed from 0 to 1",
+    }
+    assert len({in_step.is_same(), in_forward.is_same()}) == 1
+    moved = not in_step.is_same()
+    if not moved:
+        model.layer.weight.data = torch.zeros(2, 3)
+        assert not in_step.is_same() and not in_forward.is_same()
+    return moved
+
+
+class _Reads(Policy):
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x) * self.env.steps
+
+
+class _ReadsByName(Policy):
+    def __init__(self, env: Environment) -> None:
+        super().__init__(env)
+        self.scale = "env.steps"
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x) * attrgetter(self.scale or "layer")(self)
+
+
+class _ReadsByParts(Policy):
+    def forward(self, x: torch.Tensor) -> Any:
+        return [self.layer(x) * getattr(self, f"{kind}v").steps for kind in ("e",)]
+
+
+class _ReadsByUnknownName(Policy):
+    def forward(self, x: torch.Tensor) -> Any:
+        return [getattr(self, each) for each in dir(self)]
+
+
+class _ReadsAll(Policy):
+    def forward(self, x: torch.Tensor) -> Any:
+        return list(vars(self).values())
+
+
+class _ReadsInNested(Policy):
+    def __init__(self, env: Environment) -> None:
+        super().__init__(env)
+        self.scale: Any = lambda: env.steps
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x) * self.scale()
+
+
+class _ReadsInProperty(Policy):
+    @cached_property
+    def scale(self) -> int:
+        return _steps_of(self)
+
+
+def _steps_of(model: Any) -> int:
+    return int(model.env.steps)
+
+
+class _ReadsInHelper(Policy):
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x) * _steps_of(self)
+
+
+class _ReadsInBase(_Reads):
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x)
+
+
+class _Logger:
+    def note(self, model: Any) -> int:
+        return int(model.env.steps)
+
+
+class _ReadsPast(Policy):
+    """The code of what an attribute holds counts once other code reads the attribute."""
+
+    def __init__(self, env: Environment) -> None:
+        super().__init__(env)
+        self.logger = _Logger()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x) * self.logger.note(self)
+
+
+READERS = (
+    *(_Reads, _ReadsByName, _ReadsByParts, _ReadsByUnknownName, _ReadsAll, _ReadsInNested),
+    *(_ReadsInProperty, _ReadsInHelper, _ReadsInBase, _ReadsPast),
+)
+
+
+def test_an_environment_that_only_a_constructor_reads_may_change() -> None:
+    env = Environment()
+    model = Policy(env)
+    assert not _moved(env, model)
+    guard = Guard({"": model})
+    model.rewards.append(1.0)
+    model.env = Environment()
+    assert guard.is_same() and guard.difference() == ""
+    model.extra = 1  # type: ignore[assignment]
+    assert not guard.is_same()
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_environment_that_a_step_may_read_is_watched(reader: type[Policy]) -> None:
+    env = Environment()
+    assert _moved(env, reader(env))
+
+
+def test_an_environment_that_a_step_or_its_helper_reads_is_watched() -> None:
+    env = Environment()
+    model = Policy(env)
+
+    def helped(x: torch.Tensor) -> Any:
+        return model(x) * _steps_of(model)
+
+    def itself(x: torch.Tensor) -> Any:
+        return model(x) * model.env.steps
+
+    guards = [Guard({"step": helped}), Guard({"step": itself})]
+    env.steps += 1
+    for guard in guards:
+        assert not guard.is_same() and "model.env.steps changed from 0" in guard.difference()
+
+
+def test_memory_behind_an_attribute_that_nothing_reads_is_kept() -> None:
+    env: Any = Environment()
+    env.table = torch.zeros(3)
+    assert any(tensor is env.table for tensor in Guard({"": Policy(env)}).tensors)
 
 
 def test_what_only_generation_reads_is_frozen(deep: Deep) -> None:

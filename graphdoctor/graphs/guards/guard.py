@@ -23,6 +23,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from graphdoctor.graphs.calls.signature import is_constant
+from graphdoctor.graphs.guards.unread import ReadWalk, is_unread, unread_attributes
 from graphdoctor.graphs.tensor_layouts import TensorLayouts, are_at
 from graphdoctor.target.state.attributes import (
     attributes,
@@ -85,10 +86,8 @@ def _short(value: object) -> str:
 
 _FROZEN = (FunctionType, CellType, type, partial, partialmethod)
 _CONTAINERS = (dict, list, set, deque)
-# transformers' models hold what generate() goes by, which no forward reads, and programs change it between calls.
-_NOT_READ = "generation_config"
-# The rest of what torch keeps in each module says nothing about its forward.
-_IGNORED = frozenset({*vars(torch.nn.Module()), _NOT_READ}) - {"training", *HOLDERS}
+# What torch keeps in each module says nothing about its forward but for these.
+_IGNORED = frozenset(vars(torch.nn.Module())) - {"training", *HOLDERS}
 
 
 Readers = tuple[Callable[[Any], Iterable[object]], ...]
@@ -113,8 +112,8 @@ class Entries(NamedTuple):
 Place = tuple[int, str]  # the id of a dictionary or of a variable's cell, and the name in it
 
 
-class _HeldByModules(Walk):
-    """A walk that enters neither functions nor classes: their variables are frozen at capture."""
+class _HeldByModules(ReadWalk):
+    """Such a walk that enters neither functions nor classes: their variables are frozen at capture."""
 
     def children(self, visit: Visit) -> Iterable[Visit]:
         return () if isinstance(visit.value, _FROZEN) else super().children(visit)
@@ -123,6 +122,7 @@ class _HeldByModules(Walk):
 class ReachableState:
     """What the modules that `roots` reach hold, in the form in which it is compared.
 
+    Left out are attributes of modules that no code reads, such as an environment that a constructor keeps.
     `versioned` are plain dictionaries that are not empty, `others` lists, sets, other dictionaries and slots.
     `empty` are dictionaries that were, and `hooks` the empty ones of hooks. `tensors` are those that modules and
     their objects hold, without gradients; `all_tensors` are also those that functions lead to. `around` is the
@@ -147,21 +147,20 @@ class ReachableState:
         self.hooks: list[dict[Any, Any]] = []
         self._around = around
         apart = [*without, *(all_hooks(around) if around is not None else ())]
-        everything = list(Walk(roots, with_empty=False, without=apart))
-        found = [(str(path), value) for path, value, _ in everything]
-        grads = {id(grad_of(value)) for _, value in found if isinstance(value, torch.Tensor)}
-        self.all_tensors = [
-            value
-            for _, value in found
-            if isinstance(value, torch.Tensor) and id(value) not in grads
-        ]
+        everything = list(Walk(roots, without=apart))
+        every_tensor = [value for _, value, _ in everything if isinstance(value, torch.Tensor)]
+        grads = {id(grad_of(value)) for value in every_tensor}
+        self.all_tensors = [value for value in every_tensor if id(value) not in grads]
+        modules = [value for _, value, _ in everything if isinstance(value, torch.nn.Module)]
+        self._unread = unread = unread_attributes(roots, modules)
+        visits = ReadWalk(roots, unread=unread, without=apart) if unread else everything
+        found = [(str(path), value) for path, value, _ in visits]
         named = dict(roots)
         for path, value in found:
             if isinstance(value, torch.nn.Module):
                 while path in named and named[path] is not value:  # variables of two functions
                     path += "'"
                 named[path] = value
-                apart += [attributes(value)[_NOT_READ]] if attributes(value).get(_NOT_READ) else []
         steps = [value for value in roots.values() if isinstance(value, FunctionType)]
         for helper in (value for _, value in found if steps and isinstance(value, FunctionType)):
             if helper not in steps and is_user_file(helper.__code__.co_filename):
@@ -187,7 +186,7 @@ class ReachableState:
                 # What else the object holds may change: an environment that counts its own steps.
                 self._add_some(name, attributes(held), read)
                 named |= {joined(name, key): attributes(held)[key] for key in read}
-        for held_at, value, _ in _HeldByModules(named, with_empty=False, without=apart):
+        for held_at, value, _ in _HeldByModules(named, unread=unread, without=apart):
             if id(value) not in grads:
                 self._add(str(held_at).removeprefix("."), value)
 
@@ -258,13 +257,14 @@ class ReachableState:
 
     def _add_module(self, path: str, module: torch.nn.Module) -> None:
         own: dict[Any, Any] = attributes(module)
-        now = partial(_without, own, _IGNORED)
+        ignored = _IGNORED | {n for n in own if is_unread(module, n, own[n], self._unread)}
+        now = partial(_without, own, ignored)
         if module is self._around:
             # Each call writes to it, when a graph becomes its `forward`.
-            now = partial(_without, own, _IGNORED | {"forward"})
+            now = partial(_without, own, ignored | {"forward"})
             self.others.append(Entries(path, module, (lambda _: _flat(now()),), now, now()))
         elif varying := self._varying_in(own):
-            self._add_some(path, own, own.keys() - _IGNORED - varying)
+            self._add_some(path, own, own.keys() - ignored - varying)
         else:
             self.versioned.append(Entries(path, own, (itemgetter(*now()),), now, now()))
         for name in HOLDERS:

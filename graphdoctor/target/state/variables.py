@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
@@ -21,6 +21,9 @@ _BY_TEXT = frozenset(
     {"globals", "vars", "getattr", "hasattr", "setattr", "delattr", "__dict__"}
     | {"modules", "import_module"}
 )
+
+_READS_BY_TEXT = frozenset({"getattr", "attrgetter"})
+_READS_ALL = frozenset({"vars", "__dict__", "__getattribute__", "eval", "exec"})
 
 
 def global_names(function: FunctionType) -> Iterator[tuple[Namespace, tuple[str, ...]]]:
@@ -130,6 +133,31 @@ def _names_in_texts(code: CodeType) -> Iterator[str]:
 def _is_name(text: str) -> bool:
     """Whether it may name a variable, an attribute or a module."""
     return all(map(str.isidentifier, text.split(".")))
+
+
+def may_read(code: CodeType, attributes: Set[str], *, with_own: bool = True) -> set[str]:
+    """Which attributes the code, and the code nested in it, may read: by name, by a string, or all of an object's.
+
+    `with_own` is False for a constructor that has run: only its strings and nested functions count.
+    """
+    found: set[str] = set()
+    is_users = is_user_file(code.co_filename)
+    for each in _with_nested(code):
+        consts = (part for c in each.co_consts for part in (c if isinstance(c, tuple) else (c,)))
+        texts = {c for c in consts if isinstance(c, str) and _is_name(c)}
+        found |= {part for text in texts for part in text.split(".")} & attributes
+        if each is code and not with_own:
+            continue
+        names = {*each.co_names, *each.co_freevars}
+        found |= names & attributes
+        if not is_users:  # a library knows no attributes of the user's but those of its own classes
+            continue
+        if names & _READS_ALL or (names & _READS_BY_TEXT and not texts):
+            return set(attributes)
+        if names & _READS_BY_TEXT:  # `getattr(self, f"env_{index}")`
+            fixed = tuple(texts)
+            found |= {n for n in attributes if n.startswith(fixed) or n.endswith(fixed)}
+    return found
 
 
 def is_user_class(cls: type) -> bool:
