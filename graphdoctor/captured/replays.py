@@ -23,6 +23,7 @@ from graphdoctor.captured.growth import Growth
 from graphdoctor.captured.known_call import NOT_KNOWN, KnownCall, known_call, unknown
 from graphdoctor.graphs.calls import Unwatchable, form_of, signature
 from graphdoctor.graphs.calls.signature import Key
+from graphdoctor.graphs.calls.tally import NEEDS_GRADIENTS
 from graphdoctor.graphs.graphed_callable import Tensors
 from graphdoctor.graphs.guards import Modes
 from graphdoctor.target import Inputs
@@ -33,10 +34,6 @@ _MOST_SHAPES = 256
 _OTHER = "other reasons"
 _RELEASED = "it was released"
 _BUSY = "another call was under way"
-_GRADIENTS = (
-    "gradients are wanted, and the model was captured without them: call it under torch.no_grad(), "
-    'or capture it with mode="training"'
-)
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 Eager = Callable[..., object]
@@ -144,7 +141,7 @@ class Replays:
 
     def _with_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if self.training is None:
-            return self.fall_back(_GRADIENTS, args, kwargs)
+            return self.fall_back(NEEDS_GRADIENTS, args, kwargs)
         return self.training(*args, **kwargs)
 
     def _replay(self, graph: Answering, tensors: Tensors) -> tuple[object, str]:

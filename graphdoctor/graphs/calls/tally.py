@@ -27,6 +27,12 @@ class Audit(Protocol):
     is_paused: bool
 
 
+# The reason of calls that a model captured for inference does not replay.
+NEEDS_GRADIENTS = (
+    "gradients are wanted, and the model was captured without them: call it under torch.no_grad(), "
+    'or capture it with mode="training"'
+)
+
 _T = TypeVar("_T")
 Around = Callable[[Tallied, Callable[[], object]], object]
 

@@ -9,7 +9,7 @@ from statistics import median
 
 import torch
 
-from graphdoctor.strategies.patch.rerun import Run
+from graphdoctor.strategies.patch.rerun import Calls, Run
 from graphdoctor.values.figures import Range, count_text, ratio_range, shortened, time_text
 
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)")
@@ -87,8 +87,8 @@ def likeness(
         return Likeness(
             False, f"The program as it is{nudged} failed when it was run again: {again.failure}"
         )
-    for name, why in changed.unreplayed.items():
-        return Likeness(False, f"In the changed program no call of `{name}()` was replayed: {why}")
+    for name, calls in changed.mostly_eager.items():
+        return Likeness(False, _stays_eager(name, calls))
     if captures and not changed.replays:
         return Likeness(False, _no_replay(changed))
     different = _differences(plain, changed)
@@ -186,8 +186,17 @@ def _no_replay(changed: Run) -> str:
             "The changed program did not end in time, so nothing says whether its graphs were replayed. Pass more"
             " time, such as `--rerun-limit 10m`."
         )
-    why = max(changed.fallbacks, key=lambda reason: changed.fallbacks[reason], default="")
-    return f"In the changed program no graph was replayed{f': {why}' if why else '.'}"
+    return "In the changed program no graph was replayed."
+
+
+def _stays_eager(name: str, calls: Calls) -> str:
+    every = calls.replayed + calls.eager
+    replayed = (
+        f"only {calls.replayed} of {every} calls of `{name}()` were replayed after the capture"
+    )
+    if not calls.replayed:
+        replayed = f"no call of `{name}()` was replayed"
+    return f"In the changed program {replayed}: {calls.reason.rstrip('.')}."
 
 
 def _compared_lines(plain: Run, changed: Run) -> list[tuple[str, str]]:

@@ -26,7 +26,12 @@ from torch.optim import optimizer as torch_optimizer
 from graphdoctor.device.open import open_device
 from graphdoctor.device.processes.process import FreshProcesses, fresh_processes
 from graphdoctor.estimate.gpus import load_profile
-from graphdoctor.graphs.calls.tally import Tallied, around_steps, kept_tallies
+from graphdoctor.graphs.calls.tally import (
+    NEEDS_GRADIENTS,
+    Tallied,
+    around_steps,
+    kept_tallies,
+)
 from graphdoctor.graphs.capturable import make_capturable
 from graphdoctor.measure.watch.profiler import around, replaced
 from graphdoctor.target.program.launch import Program, ThreadEnding, run_program
@@ -62,6 +67,14 @@ class Task:
     optimizers: Optimizers = "as they are"
 
 
+class Calls(NamedTuple):
+    """How many calls were replayed and how many eager, and the reason of most of these."""
+
+    replayed: int
+    eager: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """How a run ended. `weights` are those of its optimizers, in order, or None where they are too many.
@@ -69,8 +82,7 @@ class Run:
     `failure` is how it failed, in one line; "" where it did not. `has_ended` is False where its time
     was over, and `was_stopped` True where it had taken as many steps as it should. `replays` counts
     calls of captured models that a graph answered, and replays of the program's own graphs with optimizer steps
-    in them; `fallbacks` why other calls were not, and how often; `unreplayed` has what was captured and only ran
-    eagerly, with the reason of most of its calls.
+    in them; `mostly_eager` has what was captured and ran eagerly in most calls after its capture.
     `step_us` is the wall time from one optimizer step to the next, with all that the program does
     between them, over those after the first twenty; None without a GPU, and for too few. `late_step_us` is the same
     over the second half of the steps that were asked for, after the captures.
@@ -84,8 +96,7 @@ class Run:
     steps: int = 0
     weights: tuple[torch.Tensor, ...] | None = ()
     replays: int = 0
-    fallbacks: Mapping[str, int] = field(default_factory=dict)
-    unreplayed: Mapping[str, str] = field(default_factory=dict)
+    mostly_eager: Mapping[str, Calls] = field(default_factory=dict)
     step_us: float | None = None
     late_step_us: float | None = None
 
@@ -142,26 +153,30 @@ def do(job: bytes) -> bytes:
             "replays": replays,
             "step_us": counted.step_us() if device.kind == "cuda" else None,
             "late_step_us": counted.step_us(late=True) if device.kind == "cuda" else None,
-            "fallbacks": dict(sum((model.fallbacks() for model in models), start=Counter())),
-            "unreplayed": _unreplayed(models, counted.calls),
+            "mostly_eager": _mostly_eager(models, counted.calls),
         }
     sys.stdout.flush()
     return pickle.dumps(made)
 
 
-def _unreplayed(captured: Iterable[Tallied], calls: Mapping[str, int]) -> dict[str, str]:
-    """By name what was replayed in no call, and why; nothing that had only its first calls, which are eager."""
+def _mostly_eager(captured: Iterable[Tallied], calls: Mapping[str, int]) -> dict[str, Calls]:
+    """By name what was replayed in less than half of its calls; nothing that had only its first calls, which are eager.
+
+    A model that is captured for inference runs eagerly where the program trains it.
+    """
     replayed, reasons = Counter[str](), dict[str, Counter[str]]()
     for each in captured:
         replayed[each.name] += each.replayed
         reasons.setdefault(each.name, Counter()).update(each.fallbacks())
         if calls.get(each.name, 0) >= _ENOUGH_CALLS and not reasons[each.name]:
             reasons[each.name][f"each of its {calls[each.name]} calls had another signature."] = 1
-    return {
-        name: max(found, key=lambda reason: found[reason])
-        for name, found in reasons.items()
-        if found and not replayed[name]
-    }
+    found: dict[str, Calls] = {}
+    for name, eager in reasons.items():
+        if replayed[name]:
+            del eager[NEEDS_GRADIENTS]
+        if eager.total() > replayed[name]:
+            found[name] = Calls(replayed[name], eager.total(), max(eager, key=eager.__getitem__))
+    return found
 
 
 class _Mark(NamedTuple):
