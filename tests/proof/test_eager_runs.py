@@ -8,11 +8,15 @@ import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.proof.stage import prove_whole_step
 from graphdoctor.proof.twins import EagerRuns
 from graphdoctor.record import prepare
+from graphdoctor.record.place import place
 from graphdoctor.record.session import Session
 from graphdoctor.target import from_object
 from graphdoctor.target.state.snapshot import snapshot
+from graphdoctor.values.captures import Verification
+from tests.support.whole_steps import ScaledLoss
 
 
 @pytest.fixture
@@ -54,3 +58,32 @@ def test_each_run_has_a_digest_of_what_it_left_behind(session: Session) -> None:
     again = ran(session, 2)
     assert again.digests == runs.digests
     assert runs.digests[0] != runs.digests[1]  # other inputs, other outputs
+
+
+class CountedCalls(torch.nn.Module):
+    """Adds 1 to a tensor of its own for each call, on the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        self.count += 1.0
+        return data * self.count
+
+
+@pytest.mark.parametrize(("model", "status"), [(CountedCalls, "verified"), (ScaledLoss, "wrong")])
+def test_replays_are_held_against_the_recorded_runs(
+    model: type[torch.nn.Module], status: str
+) -> None:
+    with EmulatedDevice() as device:
+        target = place(from_object(model(), torch.tensor([0.3, -1.2, 0.7])), device)
+        try:
+            session = prepare(target, device, iterations=3)
+            runs = ran(session, len(session.batches))
+            outcome, graph = prove_whole_step(session, ran=runs)
+        finally:
+            target.close()
+    assert isinstance(outcome.verification, Verification)
+    assert outcome.verification.status == status, outcome.verification
+    assert (graph is not None) == (status == "verified")

@@ -161,6 +161,21 @@ def test_an_element_that_is_no_number_says_nothing_of_how_far_others_move() -> N
     assert gaps_between(expected[0], aligned) == []
 
 
+def test_an_element_whose_gradient_is_zero_says_nothing_of_how_far_others_move() -> None:
+    """Momentum moves the second element by 5.0 without a gradient: the first moves by 0.1 at most."""
+    expected = eager()
+    for seen, moved in zip(expected, (5.0, 0.0), strict=True):
+        seen.tensors[f"{KEY}.grad"][1] = 0.0
+        seen.tensors[KEY][1] = moved
+    replay = step(-NOISE, 0.31, 5e-8)
+    replay.tensors[f"{KEY}.grad"][1] = 0.0
+    replay.tensors[KEY][1] = 5.0
+
+    (aligned,) = OtherRounding(expected).aligned([replay])
+
+    assert [gap.path for gap in gaps_between(expected[0], aligned)] == [KEY]
+
+
 def test_elements_beside_one_whose_gradient_is_all_rounding_count() -> None:
     replay = step(-NOISE, -0.1, 5e-8)
     replay.tensors[KEY][1] = 0.6
