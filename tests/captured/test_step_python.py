@@ -16,6 +16,7 @@ from tests.support.captured_models import in_eager_and_captured
 Wrap = Callable[[Any], Any]
 Found = tuple[list[torch.Tensor], nn.Module, object]
 made_so_far = 0
+_EVERY = 4
 
 
 def _x(seed: int) -> torch.Tensor:
@@ -401,6 +402,34 @@ def test_branches_and_numbers_are_looked_at_without_changing_anything() -> None:
     assert (agent.count, agent.state) == (3, {"seen": 1.0})
     part.commit(part.look(1), (1,), {})
     assert (agent.count, agent.state) == (4, {"seen": 2.0})
+
+
+def test_a_branch_may_read_a_constant_of_the_module() -> None:
+    agent = type("Agent", (), {"count": 3})()
+
+    def train_step(x: int) -> int:
+        agent.count += 1
+        if agent.count % _EVERY == 0:
+            return x
+        return 0
+
+    part = python_part(train_step)
+    assert isinstance(part, PythonPart)
+    assert part.look(1) == ((True,), (4,), ())
+
+
+def test_a_branch_on_what_the_step_computes_cannot_be_separated() -> None:
+    agent = type("Agent", (), {"count": 3})()
+
+    def train_step(x: int) -> int:
+        agent.count += 1
+        computed = abs(x)
+        if computed:
+            agent.count = 0
+        return computed
+
+    with pytest.raises(Unsupported, match="`if computed:` depends on more than numbers"):
+        python_part(train_step)
 
 
 @pytest.mark.parametrize("name", ["weighted", "looped", "early"])
