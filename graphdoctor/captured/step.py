@@ -50,7 +50,7 @@ from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.observe.earlier_graphs import renew_held_accumulations
 from graphdoctor.estimate import launches
 from graphdoctor.graphs.calls import Unwatchable, distinct
-from graphdoctor.graphs.calls.tally import AROUND, register
+from graphdoctor.graphs.calls.tally import AROUND, WARMUP_CALLS, register
 from graphdoctor.graphs.capturable import make_capturable
 from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.guards import Modes
@@ -74,7 +74,6 @@ from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Mode
 
-WARMUP_CALLS = 3  # as torch advises before a capture; the first calls create state
 MOST_GRAPHS = 8
 _ITERATIONS = 2
 _MOST_SIGNATURES = 256  # of which each costs an entry, whether or not it gets a graph

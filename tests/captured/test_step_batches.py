@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import graphdoctor
-from graphdoctor.captured.step import WARMUP_CALLS
+from graphdoctor.graphs.calls.tally import WARMUP_CALLS
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.graphed_callable import copy_into
 

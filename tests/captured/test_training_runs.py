@@ -13,7 +13,7 @@ from torch import nn
 
 import graphdoctor
 from graphdoctor.captured import study
-from graphdoctor.captured.step import WARMUP_CALLS
+from graphdoctor.graphs.calls.tally import WARMUP_CALLS
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.modules.call_graphs import Gradients
 from tests.support.captured_models import on_device, rand

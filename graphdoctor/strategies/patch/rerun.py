@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import re
 import sys
 import tempfile
 import time
@@ -28,6 +29,7 @@ from graphdoctor.device.processes.process import FreshProcesses, fresh_processes
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.calls.tally import (
     NEEDS_GRADIENTS,
+    WARMUP_CALLS,
     Tallied,
     around_steps,
     kept_tallies,
@@ -52,9 +54,9 @@ class Task:
 
     It ends after `most_steps` of its first optimizer, if there are so many, and with the first one after
     `enough_s` seconds. `optimizers`: "capturable" ones compute with the kernels that a captured step uses, and
-    "captured" ones also read the learning rate from a tensor, as `graphdoctor.capture` has them; each step of
-    "nudged" ones moves the weights by one unit in the last place more, which shows what rounding alone does to the
-    program's results.
+    "captured" ones also read the learning rate from a tensor after the first steps, as `graphdoctor.capture` has
+    them; each step of "nudged" ones moves the weights by one unit in the last place more, which shows what rounding
+    alone does to the program's results.
     """
 
     program: Program
@@ -146,7 +148,7 @@ def do(job: bytes) -> bytes:
         replays = counted.replays + sum(model.replayed for model in models)
         made = {
             "exit_code": ended.exit_code,
-            "failure": ended.text.strip().rpartition("\n")[2] if ended.ending == "raised" else "",
+            "failure": _error_in(ended.text) if ended.ending == "raised" else "",
             "was_stopped": counted.is_over,
             "steps": counted.steps,
             "weights": counted.weights(),
@@ -157,6 +159,13 @@ def do(job: bytes) -> bytes:
         }
     sys.stdout.flush()
     return pickle.dumps(made)
+
+
+def _error_in(traceback: str) -> str:
+    """The line that names the error, below which its message may go on."""
+    lines = traceback.strip().split("\n")
+    named = (line for line in reversed(lines) if re.match(r"[A-Za-z_][\w.]*(: |$)", line))
+    return next(named, lines[-1])
 
 
 def _mostly_eager(captured: Iterable[Tallied], calls: Mapping[str, int]) -> dict[str, Calls]:
@@ -201,7 +210,7 @@ class _Counted:
         self._task = task
         self._ends_at_s = time.monotonic() + task.enough_s
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
-        self._nudges: Counter[int] = Counter()
+        self._made = Counter[int]()  # steps, by optimizer
         self._rates: list[tuple[dict[str, Any], float]] = []  # of groups, while they are tensors
         self._ending = ThreadEnding()
         self._timed_from: _Mark | None = None
@@ -218,7 +227,8 @@ class _Counted:
         kind = self._task.optimizers
         if kind in ("capturable", "captured") and id(optimizer) not in self._optimizers:
             make_capturable(optimizer)
-        if kind == "captured":
+        self._made[id(optimizer)] += 1
+        if kind == "captured" and self._made[id(optimizer)] > WARMUP_CALLS:
             for group in optimizer.param_groups:
                 if isinstance(group.get("lr"), (int, float)) and group.get("fused"):
                     self._rates.append((group, group["lr"]))
@@ -234,8 +244,7 @@ class _Counted:
             group["lr"] = rate
         self._rates.clear()
         if self._task.optimizers == "nudged":
-            self._nudges[id(optimizer)] += 1
-            _nudge(optimizer, upwards=self._nudges[id(optimizer)] % 2 == 1)
+            _nudge(optimizer, upwards=self._made[id(optimizer)] % 2 == 1)
         self._optimizers.setdefault(id(optimizer), optimizer)
         if not self._is_first(optimizer):
             return

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from graphdoctor.pipeline import diagnose_program
 from graphdoctor.strategies.patch.made import Choice, tried, with_patch
@@ -169,6 +171,47 @@ def test_a_captured_function_that_mostly_runs_eagerly_is_named(tmp_path: Path) -
     assert 0 < follows.replayed < follows.eager and "held.name changed from" in follows.reason
     assert made.mostly_eager["differs"].reason == "each of its 12 calls had another signature."
     assert made.mostly_eager["waits"].reason.startswith("GD101 host-read (waits.py:10)")
+
+
+ROUNDS_BY_ITS_RATE = """\
+import torch
+import graphdoctor
+
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
+
+CAPTURED
+def train_step(x):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+
+for _ in range(9):
+    train_step(torch.randn(8, 64, device="cuda"))
+"""
+
+
+def test_a_control_steps_as_a_captured_step_does_from_its_first_call_on(tmp_path: Path) -> None:
+    """Its first calls are eager, and a rate in a tensor rounds otherwise."""
+    (tmp_path / "train.py").write_text(ROUNDS_BY_ITS_RATE.replace("CAPTURED", ""))
+    program, folder = Program(str(tmp_path / "train.py")), str(tmp_path)
+    control = Task(program, folder, "emulated", "h100", MOST_STEPS, optimizers="captured")
+    captured = ROUNDS_BY_ITS_RATE.replace("CAPTURED", "@graphdoctor.capture")
+    changed = replace(control, sources={program.name: captured}, optimizers="as they are")
+    with reruns(60.0) as run:
+        one, other = run(control), run(changed)
+    assert other.replays == 6 and one.weights and other.weights
+    assert all(map(torch.equal, one.weights, other.weights))
+
+
+def test_an_error_is_told_by_the_line_that_names_it(tmp_path: Path) -> None:
+    """Torch lists below it what a function takes."""
+    (tmp_path / "fails.py").write_text(
+        "import torch\ntorch.linspace(0, 1, 3, device=torch.ones(1))\n"
+    )
+    task = Task(Program(str(tmp_path / "fails.py")), str(tmp_path), "emulated", "h100", MOST_STEPS)
+    with reruns(60.0) as run:
+        assert run(task).failure.startswith("TypeError: linspace() received an invalid combination")
 
 
 TWO_BACKWARDS = """\
