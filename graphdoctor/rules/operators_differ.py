@@ -106,8 +106,9 @@ def _message(found: Found) -> str:
     )
     if difference.branch is not None:
         where = place_words(op.location, difference.branch.location)
+        one, another = sorted((index, other))
         return (
-            f"`{difference.branch.text}` took different branches in steps {index} and {other}: "
+            f"`{difference.branch.text}` took different branches in steps {one} and {another}: "
             f"{first} ({where}) ran in only one of them{after}."
         )
     return f"{first} ran in step {index} and not in step {other}{after}."

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import graphdoctor
-from graphdoctor.graphs.calls.tally import WARMUP_CALLS
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.graphs.calls.tally import WARMUP_CALLS
 from graphdoctor.graphs.graphed_callable import copy_into
 
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

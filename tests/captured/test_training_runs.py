@@ -13,8 +13,8 @@ from torch import nn
 
 import graphdoctor
 from graphdoctor.captured import study
-from graphdoctor.graphs.calls.tally import WARMUP_CALLS
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.graphs.calls.tally import WARMUP_CALLS
 from graphdoctor.graphs.modules.call_graphs import Gradients
 from tests.support.captured_models import on_device, rand
 from tests.support.emulated import device as device

@@ -727,6 +727,19 @@ def test_a_draw_that_moves_to_the_gpu_is_said_to_give_other_numbers(*, is_drawn:
     assert (" the same seed draws other numbers." in found.message) == is_drawn
 
 
+def test_a_tensor_that_another_one_moves_has_no_device_to_be_made_on() -> None:
+    """krrish94/nerf-pytorch: `torch.linspace(near, far, n).to(ray_origins)`."""
+
+    def moved() -> object:
+        def step(x):
+            return x + torch.ones(4).to(x)
+
+        return step, (cuda(8, 4),)
+
+    (found,) = [one for one in diagnosed(moved).findings if one.rule == "GD104"]
+    assert not found.edits
+
+
 def causal() -> object:
     mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device="cuda")
 

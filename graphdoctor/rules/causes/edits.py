@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, NamedTuple, ParamSpec
@@ -104,6 +105,10 @@ def as_slice(line: _Line) -> _Edits:
     return ()
 
 
+# Another name may be a tensor's, `torch.zeros(n).to(x)`, or a type's.
+_NAMES_DEVICE = re.compile(r"dev|gpu|cuda|rank|accel|^\d+$", re.IGNORECASE)
+
+
 @_of_users_line
 def made_on_gpu(line: _Line) -> _Edits:
     """`torch.arange(n).to(x.device)` becomes `torch.arange(n, device=x.device)`, as does `.cuda()`."""
@@ -116,7 +121,7 @@ def made_on_gpu(line: _Line) -> _Edits:
         if not isinstance(made, ast.Call) or not _makes(made):
             continue
         device = line.source(node.args[0]) if node.args else '"cuda"'
-        if "dtype" not in device and not device.startswith("torch."):
+        if "dtype" not in device and _NAMES_DEVICE.search(device):
             return line.replaced(node, line.with_argument(made, f"device={device}"))
     return ()
 

@@ -468,7 +468,29 @@ def _after_imports(module: cst.Module) -> int:
 def _of_file(path: str, before: str, after: str) -> Iterator[str]:
     path = path.replace(os.sep, "/")
     name = f"{path}\t" if " " in path else path  # where it ends, as git writes it
-    return difflib.unified_diff(_lines(before), _lines(after), f"a/{name}", f"b/{name}")
+    old, new = _lines(before), _lines(after)
+    # `difflib.unified_diff` takes no line of a long file as common that is there often, such as an empty one: moved
+    # statements stay then, and what they were moved over moves.
+    groups = difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes()
+    heads = [f"--- a/{name}\n", f"+++ b/{name}\n"]
+    for group in groups:
+        yield from heads
+        heads = []
+        (_, *begins), (_, *ends) = group[0], group[-1]
+        at = (f"{_rows(begins[n], ends[n + 1])}" for n in (0, 2))
+        yield f"@@ -{next(at)} +{next(at)} @@\n"
+        for tag, begin, end, begin_new, end_new in group:
+            if tag == "equal":
+                yield from (f" {line}" for line in old[begin:end])
+            else:
+                yield from (f"-{line}" for line in old[begin:end])
+                yield from (f"+{line}" for line in new[begin_new:end_new])
+
+
+def _rows(begin: int, end: int) -> str:
+    """A range of lines as a diff has it: its first line, and their number."""
+    count = end - begin
+    return f"{begin + 1}" if count == 1 else f"{begin + bool(count)},{count}"
 
 
 def _lines(text: str) -> list[str]:

@@ -43,7 +43,8 @@ class Group:
     """Statements that become one function, with their source at the left margin.
 
     `origin` are the file's own statements, of which `statements` may leave something out. The group runs where
-    `test` holds, an expression of the program; None: always. There, `shown` come after it, with the source `after`.
+    `test` holds, an expression of the program; None: always. There, `shown` come after it, with the source `after`;
+    `above` are the comments of the branch.
     `name` is what its function may be called, for what its optimizer is called for.
     """
 
@@ -51,6 +52,7 @@ class Group:
     statements: tuple[ast.stmt, ...]
     code: str
     test: str | None = None
+    above: str = ""
     shown: tuple[ast.stmt, ...] = ()
     after: str = ""
 
@@ -63,8 +65,8 @@ class Group:
         for node in (n for s in self.statements for n in ast.walk(s)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 holder = node.func.value
-                if node.func.attr == "step" and isinstance(holder, ast.Name):
-                    words = holder.id.lower().split("_")
+                if node.func.attr == "step" and isinstance(holder, (ast.Name, ast.Attribute)):
+                    words = last_name(holder).lower().split("_")
                     kept = [w for w in words if w not in ("optimizer", "optim", "opt")]
                     return "_".join([*kept, "step"]) if kept else ""
         return "" if any("backward" in called(s) for s in self.statements) else "update_parameters"
@@ -297,8 +299,8 @@ def _groups(statements: Sequence[ast.stmt], reads: set[int], source: _Source) ->
             rest, shown, after = _without_shown(branch.body, reads, source)
             test = ast.get_source_segment(source.text, branch.test)
             group = _group(rest, source)
-            code = source.comments(branch) + group.code
-            yield replace(group, code=code, test=test, shown=tuple(shown), after=after)
+            above = source.blank_above(branch) + source.comments(branch)
+            yield replace(group, above=above, test=test, shown=tuple(shown), after=after)
 
 
 def _is_branch(statement: ast.stmt) -> bool:
@@ -535,14 +537,14 @@ class _Source:
 
     def _one(self, statement: ast.stmt, *, is_first: bool) -> str:
         if statement in self.codes:
-            blank = "" if is_first else self._blank_above(self.origins[statement])
+            blank = "" if is_first else self.blank_above(self.origins[statement])
             return blank + self.codes[statement]
         strings = (n for n in ast.walk(statement) if isinstance(n, (ast.Constant, ast.JoinedStr)))
         if any((n.end_lineno or n.lineno) > n.lineno for n in strings):
             raise NoProposal(f"line {statement.lineno} has a text of several lines")
         if not self._has_own_lines(statement):
             return (ast.get_source_segment(self.text, statement) or "") + "\n"
-        blank = "" if is_first else self._blank_above(statement)
+        blank = "" if is_first else self.blank_above(statement)
         return blank + self.comments(statement) + self._dedented(statement, [])
 
     def instead(self, statement: ast.stmt, part: ast.stmt, code: str) -> list[ast.stmt]:
@@ -589,7 +591,7 @@ class _Source:
             found.insert(0, line)
         return found
 
-    def _blank_above(self, statement: ast.stmt) -> str:
+    def blank_above(self, statement: ast.stmt) -> str:
         line = statement.lineno - len(self._comment_lines(statement)) - 1
         return "\n" if line > 0 and not self._lines[line - 1].strip() else ""
 

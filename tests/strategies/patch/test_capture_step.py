@@ -783,10 +783,8 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
     assert followed[0] == "def train_step(x):"
     assert followed[followed.index("    follow(average, model)") + 1] == "    return loss"
     assert followed[followed.index("def update_parameters():") - 1] == "@graphdoctor.capture"
-    assert (
-        "    # Every second step."
-        in followed[: followed.index("for step, (x, y) in enumerate(data):")]
-    )
+    where = followed.index("    # Every second step.")  # of the branch, which stays
+    assert followed[where - 1] == "" and followed[where + 1] == "    if step % 2 == 0:"
     moved = followed.index("    torch._foreach_lerp_(")
     assert followed[moved + 1 : moved + 5] == [
         "        [target_param.data for target_param in target.parameters()],",
@@ -853,6 +851,49 @@ def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None
     (call,) = (line for line in host if line.startswith("    loss = train_step("))
     assert 'torch.as_tensor(weight, device="cuda"), x, torch.as_tensor(chosen), y)' in call
     assert "def update(x, y):" in body("a function that is the step")[0]
+
+
+METHOD = """\
+import torch
+from torch import nn
+
+
+class Agent:
+\tdef __init__(self):
+\t\tself.actor, self.critic, self.target = nn.Linear(4, 4), nn.Linear(4, 1), nn.Linear(4, 1)
+\t\tself.actor_optimizer = torch.optim.SGD(self.actor.parameters(), lr=0.1)
+\t\tself.critic_optimizer = torch.optim.SGD(self.critic.parameters(), lr=0.1)
+\t\tself.share, self.calls, self.weight_of_loss = 0.25, 0, 0.5
+
+\tdef train(self, buffer):
+\t\tself.calls += 1
+\t\tx = buffer.sample(3)
+\t\tcritic_loss = (self.critic(x) - self.target(x)).square().mean() * self.weight_of_loss  # first
+\t\tself.critic_optimizer.zero_grad()
+\t\tcritic_loss.backward()
+\t\tself.critic_optimizer.step()
+
+\t\t# Every second call.
+\t\tif self.calls % 2 == 0:
+\t\t\tactor_loss = -self.critic(self.actor(x)).mean()
+\t\t\tself.actor_optimizer.zero_grad()
+\t\t\tactor_loss.backward()
+\t\t\tself.actor_optimizer.step()
+\t\t\tfor param, target_param in zip(self.critic.parameters(), self.target.parameters()):
+\t\t\t\ttarget_param.data.copy_(self.share * param.data + (1 - self.share) * target_param.data)  # last
+"""
+
+
+def test_a_method_gets_functions_in_the_style_of_its_file(tmp_path: Path) -> None:
+    """As sfujim/TD3: tabs, one more for what is in brackets, and optimizers that attributes hold."""
+    changes = proposal(tmp_path / "program.py", METHOD).changes
+    (text,) = (after for _, after in changed_sources(changes).values())
+    lines = text.split("\n")
+    assert "def actor_step(" in text and "def critic_step(" in text
+    assert "\t\t# Every second call.\n\t\tif self.calls % 2 == 0:\n\t\t\tactor_step(" in text
+    called = lines.index("\ttorch._foreach_lerp_(")
+    assert all(line.startswith("\t\t[") for line in lines[called + 1 : called + 3])
+    assert not [line for line in lines if line.startswith(("    ", "\t\t\t\t"))]
 
 
 @pytest.mark.parametrize("is_kept", [True, False])

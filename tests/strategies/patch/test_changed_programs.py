@@ -28,7 +28,7 @@ CHANGES = {
     ),
     "gpt_training.py": (
         "    loss = train_step(batches)",
-        "its weights after 13 steps differ by",
+        "its 17 weight tensors after 13 steps are bitwise equal",
     ),
     "image_training.py": (
         "        loss = train_step(scaler, model, image, criterion, target, optimizer)",

@@ -211,3 +211,19 @@ def test_the_text_of_an_expression_or_of_a_statement_is_replaced(
     file.write_text(before, encoding="utf-8")
     change = Text(at(file, "g(x)"), at(file, "g(x)", end=True), code)
     assert changed(file, change) == after
+
+
+def test_the_diff_of_a_long_file_keeps_the_lines_that_statements_were_moved_over(
+    tmp_path: Path,
+) -> None:
+    """Lines that are in a long file often, such as empty ones, are common to both texts, too."""
+    head = "".join(f"a{number} = 0\n\n" for number in range(120))
+    loop = "for i in range(3):\n\n    if i:\n        print(i)\n\n    # Draw.\n    x = i\n\n"
+    body = "    y = x\n    z = y\n"
+    file = str(tmp_path / "long.py")
+    after = f"{head}def step(x):\n{body}\n\n{loop}    step(x)\n"
+    diff = unified({file: (f"{head}{loop}{body}", after)}, str(tmp_path))
+    assert [line for line in diff.splitlines() if line[:1] == "-"][1:] == [
+        "-    y = x",
+        "-    z = y",
+    ]

@@ -92,7 +92,9 @@ def _call(loop: ast.For, code: str, width: int) -> str:
     ]
     call = f"torch._foreach_lerp_({', '.join(arguments)})\n"
     if loop.col_offset + len(call) > width:
-        inner = "".join(f"    {each},\n" for each in arguments)
+        first = code.split("\n")[loop.body[0].lineno - 1]
+        indent = first[loop.col_offset : loop.body[0].col_offset]
+        inner = "".join(f"{indent}{each},\n" for each in arguments)
         call = f"torch._foreach_lerp_(\n{inner})\n"
     lines = code.split("\n")[loop.lineno : loop.end_lineno]
     comments = (line.strip() for line in lines)

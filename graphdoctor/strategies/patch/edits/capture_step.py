@@ -330,7 +330,7 @@ class Extraction:
             bound = [stands_for.get(each, each) for each in returned]
             call = self._call(name, given, bound, group) + afters[number]
             if group.test is not None:
-                call = f"if {group.test}:\n{textwrap.indent(call, self._indent)}"
+                call = f"{group.above}if {group.test}:\n{textwrap.indent(call, self._indent)}"
             calls += call
         if re.search(r"torch\.(as_tensor|full)\(", calls) and not self._imports_torch:
             raise NoProposal("it reads values of the host, and the file has no `import torch`")
@@ -494,7 +494,10 @@ class Extraction:
     def _indent(self) -> str:
         """One level, as the file has it where the step stands."""
         column = self.span.block[self.span.first].col_offset
-        levels = len(self.span.around) + isinstance(self.span.owner, ast.FunctionDef)
+        outer = self.span.code.co_qualname.split(
+            "."
+        )  # classes and functions, and "<module>" of none
+        levels = len(self.span.around) + sum(not each.startswith("<") for each in outer)
         line = self.text.split("\n")[self.span.first_line - 1]
         return line[: column // levels] if levels and column else "    "
 
