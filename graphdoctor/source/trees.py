@@ -40,10 +40,10 @@ def scope_at(file: str, line: int) -> FunctionSyntax | ast.Module | None:
     if tree is None:
         return None
     best: FunctionSyntax | ast.Module = tree
-    for node in ast.walk(tree):
+    for node in statements_around(tree, line):
         # A lambda has no statements; its enclosing function is what can be reasoned about.
-        if isinstance(node, FunctionSyntax) and holds(node, line):
-            best = node  # ast.walk goes outside in: a later match lies deeper
+        if isinstance(node, FunctionSyntax):
+            best = node  # outside in: a later match is deeper
     return best
 
 
@@ -57,8 +57,8 @@ def class_at(file: str, line: int) -> ast.ClassDef | None:
     """The innermost class around a line."""
     tree = tree_of(file)
     found: ast.ClassDef | None = None
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.ClassDef) and holds(node, line):
+    for node in statements_around(tree, line) if tree is not None else ():
+        if isinstance(node, ast.ClassDef):
             found = node
     return found
 
@@ -79,7 +79,7 @@ def owner_of(code: CodeType) -> Owner | None:
         return None
     if code.co_name == WHOLE_FILE:
         return tree
-    for node in ast.walk(tree):
+    for node in _statements_in(tree):
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
             lines = [node.lineno, *(each.lineno for each in node.decorator_list)]
             if min(lines) == code.co_firstlineno:
@@ -95,8 +95,31 @@ def holds(node: ast.AST, line: int) -> bool:
 
 def statements_of(scope: ast.stmt | ast.Module) -> list[ast.stmt]:
     """All statements inside a function, another statement or a file, by line."""
-    found = [node for node in ast.walk(scope) if isinstance(node, ast.stmt) and node is not scope]
-    return sorted(found, key=lambda node: node.lineno)
+    return sorted(_statements_in(scope), key=lambda node: node.lineno)
+
+
+def statements_around(scope: ast.stmt | ast.Module, line: int) -> Iterator[ast.stmt]:
+    """The statements inside a function or a file that have a line, outside in."""
+    return (node for node in _statements_in(scope, line) if holds(node, line))
+
+
+_HOLD_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+
+
+def _statements_in(scope: ast.stmt | ast.Module, line: int | None = None) -> Iterator[ast.stmt]:
+    """All statements inside, outside in; with a line, only those inside of statements that have it.
+
+    No expression holds a statement, and a file has ten times as many expressions.
+    """
+    waiting: deque[ast.AST] = deque([scope])
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.popleft()):
+            if isinstance(node, ast.stmt):
+                yield node
+                if line is not None and not holds(node, line):
+                    continue
+            if isinstance(node, _HOLD_STATEMENTS):
+                waiting.append(node)
 
 
 def walk_until(nodes: Iterable[ast.AST], is_end: Callable[[ast.AST], bool]) -> Iterator[ast.AST]:

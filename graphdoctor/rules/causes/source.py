@@ -14,6 +14,7 @@ from graphdoctor.source.trees import (
     class_at,
     holds,
     scope_at,
+    statements_around,
     statements_of,
     tree_of,
 )
@@ -42,9 +43,7 @@ def statement_at(file: str, line: int) -> ast.stmt | None:
     if scope is None:
         return None
     found: ast.stmt | None = None
-    for node in ast.walk(scope):
-        if not isinstance(node, ast.stmt) or node is scope or not holds(node, line):
-            continue
+    for node in statements_around(scope, line):
         if found is not None and _branches_here(found, line) and _is_read_by_test(found, node):
             continue
         found = node
