@@ -282,8 +282,9 @@ class _Editor(cst.CSTTransformer):
         if isinstance(change, Text):
             expression = self._expressions.get((*where, change.end.line, change.end.column))
             if expression is not None:
+                margin = max(each for each in self._statements if each <= where)[1]
                 with suppress(cst.ParserSyntaxError):
-                    self._texts[expression] = cst.parse_expression(change.code)
+                    self._texts[expression] = cst.parse_expression(_dedented(change.code, margin))
                     return True
             return self.plan(Instead(change.at, change.at, change.code))
         if where not in self._statements:
@@ -377,6 +378,16 @@ class _Editor(cst.CSTTransformer):
                 else:
                     made += [*_with_blank_lines(here.instead, statement), *here.below]
         return made
+
+
+def _dedented(code: str, columns: int) -> str:
+    """Code whose later lines lack the indentation of the block around it, which they get with the block."""
+    first, *others = code.split("\n")
+    return "\n".join([first, *(line[min(columns, _margin(line)) :] for line in others)])
+
+
+def _margin(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 _BLANK = cst.EmptyLine(indent=False)

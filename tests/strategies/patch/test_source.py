@@ -202,6 +202,7 @@ def test_a_diff_is_for_the_folder_that_holds_all_files() -> None:
     [
         ("é = f(\n    g(x),  # one\n    y,\n)\n", "g(x, z=1)", "é = f(\n    g(x, z=1),  # one\n    y,\n)\n"),
         ("if x:\n    g(x); h(x)\n", "pass", "if x:\n    pass\n    h(x)\n"),
+        ("if x:\n    f(\n      g(x))\n", "g(\n        x)", "if x:\n    f(\n      g(\n        x))\n"),
     ],
 )  # fmt: skip
 def test_the_text_of_an_expression_or_of_a_statement_is_replaced(
