@@ -273,6 +273,33 @@ def test_selected_rows_keep_their_number_if_it_is_the_same_in_each_step() -> Non
     assert found.fix_code == ("rows = x[torch.nonzero_static(mask, size=3).squeeze(1)]",)
 
 
+def test_selected_elements_keep_their_number_if_it_is_the_same_in_each_step() -> None:
+    """sthalles/SimCLR takes the diagonal out of its similarities, and views what is left as rows."""
+
+    def selected() -> object:
+        def step(x):
+            mask = torch.eye(4, dtype=torch.bool, device=x.device)
+            others = x[~mask].view(4, -1)
+            return others.sin()
+
+        return step, (torch.randn(4, 4, device="cuda"),)
+
+    def followed() -> object:
+        def step(x):
+            mask = torch.eye(4, dtype=torch.bool, device=x.device)
+            others = x[torch.nonzero_static(~mask, size=12).unbind(1)].view(4, -1)
+            return others.sin()
+
+        return step, (torch.randn(4, 4, device="cuda"),)
+
+    assert found_in(selected).fix_code == (
+        "others = x[torch.nonzero_static(~mask, size=12).unbind(1)].view(4, -1)",
+    )
+    assert not diagnosed(followed).findings
+    x, mask = torch.randn(4, 4), torch.eye(4, dtype=torch.bool)
+    assert torch.equal(x[~mask], x[torch.nonzero_static(~mask, size=12).unbind(1)])
+
+
 def test_selected_rows_whose_number_differs_keep_the_full_shape() -> None:
     def selected() -> object:
         def step(x):

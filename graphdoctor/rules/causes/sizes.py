@@ -147,9 +147,10 @@ def _for_mask(op: Op, iteration: Iteration, statement: ast.stmt | None, *, is_fi
         f" `{value}`. Divide a mean by `{chosen}.sum()`."
     )
     count = op.outputs[0].shape[0] if op.outputs and is_fixed else 0
-    if len(indexed) != 1 or len(masks[0].shape) != 1 or not count:
+    if len(indexed) != 1 or not count:
         return Cure(f"{full[0].upper()}{full[1:]}")
-    selected = f"{value}[torch.nonzero_static({mask}, size={count}).squeeze(1)]"
+    places = "squeeze(1)" if len(masks[0].shape) == 1 else "unbind(1)"
+    selected = f"{value}[torch.nonzero_static({mask}, size={count}).{places}]"
     return Cure(
         f"If `{mask}` selects another number of elements in some steps, {full} If it selects {count:,} in each step,"
         f" replace line {statement.lineno} with:",
