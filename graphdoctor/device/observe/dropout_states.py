@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -45,11 +44,11 @@ class DropoutStates(DispatchMode):
         func: Any,
         types: Any,
         args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # it is made of plain tensors: their operators will come here
-        named = dict(kwargs or {})
+        named = kwargs or {}
         if (facts := facts_of(func)).base_name in RECURRENT:
             for state in written_tensors(facts, args, named):
                 if not any(state is known for known, _ in self._found):
