@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -157,6 +157,9 @@ _HOST_READS_OBJECTS = (
 _BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT"
 _ON = ("1", "true", "True", "TRUE", "y", "Y", "yes")
 _BETWEEN_TWO = ("send_object_list", "recv_object_list")
+_signature_of = cache(
+    inspect.signature
+)  # torch's functions are the same each time a device is entered
 
 
 @contextmanager
@@ -221,7 +224,7 @@ class _Groups:
         return asked is not None and "nccl" in asked and "gloo" not in asked
 
     def initializing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(original)
+        signature = _signature_of(original)
 
         @wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> None:
@@ -245,7 +248,7 @@ class _Groups:
         return init_process_group
 
     def making(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(original)
+        signature = _signature_of(original)
 
         @wraps(original)
         def new_group(*args: Any, **kwargs: Any) -> Any:
@@ -304,7 +307,7 @@ def _object_call(
     device: ReducingDevice, groups: _Groups, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Pickled objects travel as tensors of the device: copied there, and read on the host."""
-    signature = inspect.signature(original)
+    signature = _signature_of(original)
 
     @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
