@@ -180,8 +180,10 @@ def timed(public: Public, folder: Path, turns: int, only: list[str]) -> dict[str
                 task = Task(program, str(folder), "cuda", "h100", STEPS, RUN_S, sources)
                 made = run(task)
                 found[way] |= {"steps": made.steps, "replays": made.replays}
-                if made.fallbacks:
-                    found[way]["fallbacks"] = dict(made.fallbacks)
+                if made.mostly_eager:
+                    found[way]["fallbacks"] = {
+                        c.reason: c.eager for c in made.mostly_eager.values()
+                    }
                 if made.step_us is None:
                     found[way]["failure"] = made.failure or "too few steps in its time"
                 else:

@@ -549,7 +549,7 @@ class CapturedStep:
                 exact=False,
                 now=session.start,
                 meeting=session.device.meeting,
-                recapture=functools.partial(capture_from_start, session),
+                recapture=functools.partial(capture_from_start, session, is_warm=False),
             )
             if found.status != "verified":
                 made.release()

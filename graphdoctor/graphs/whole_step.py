@@ -79,11 +79,17 @@ class CapturedStep:
 
 
 def capture_from_start(
-    session: Session, step: Callable[..., object] | None = None, *, pool: Pool | None = None
+    session: Session,
+    step: Callable[..., object] | None = None,
+    *,
+    pool: Pool | None = None,
+    is_warm: bool = True,
 ) -> CapturedStep | Refusal:
     """Capture the session's step, or `step` in its place, from the state that the session starts in.
 
     A real device warms up on the stream of the capture, as torch requires, unless the session ran this very step there.
+    It does so, too, where other kernels run now than then, and the step is not `is_warm`: cuDNN looks for the fastest
+    one in the first call of each, which a capture forbids.
     """
     target = session.target if step is None else replace(session.target, step=step)
     session.start.restore()
@@ -92,6 +98,7 @@ def capture_from_start(
         side: Any = stream_for_capture() if pool is None else pool.side
         if step is None and side == torch.cuda.current_stream():
             drop_unreachable_accumulations(target.roots)
+            warmup = 0 if is_warm else WARM_UPS
         else:
             warmup = WARM_UPS
     return capture_whole_step(target, warmup=warmup, now=session.start, pool=pool)

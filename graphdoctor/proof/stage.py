@@ -248,7 +248,7 @@ def prove_whole_step(
         now=session.start,
         ran=ran,
         meeting=session.device.meeting,
-        recapture=partial(capture_from_start, session),
+        recapture=partial(capture_from_start, session, is_warm=False),
     )
     outcome = made.outcome(verification)
     if verification.status == "verified":

@@ -12,10 +12,19 @@ import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.real import WatchedDevice
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import footprint
-from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
+from graphdoctor.graphs.whole_step import (
+    CapturedStep,
+    capture_from_start,
+    capture_whole_step,
+)
+from graphdoctor.proof.twins import deterministic_algorithms
 from graphdoctor.proof.verify import verify_whole_step
+from graphdoctor.record import prepare
+from graphdoctor.record.place import place
+from graphdoctor.target import from_object
 from graphdoctor.target.state.snapshot import snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.values.captures import WITHIN_DEVIATION, Verification
@@ -172,3 +181,22 @@ def test_a_gpu_s_atomic_additions_are_proved_in_one_order(is_frozen: bool) -> No
         recapture=lambda: capture_whole_step(target),
     )
     assert found.status == ("wrong" if is_frozen else "verified"), found
+
+
+@pytest.mark.gpu
+def test_a_step_whose_kernels_cudnn_looks_for_is_captured_in_one_order() -> None:
+    """As dcgan's: cuDNN's search for its deterministic kernels must not fall into the capture."""
+    model = torch.nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False).cuda()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    data = (torch.randn(16, 64, 32, 32, device="cuda"),)
+    with WatchedDevice() as device, torch.backends.cudnn.flags(benchmark=True):
+        session = prepare(place(from_object(step, data), device), device, iterations=3)
+        with deterministic_algorithms():
+            captured = capture_from_start(session, is_warm=False)
+    assert isinstance(captured, CapturedStep), captured
