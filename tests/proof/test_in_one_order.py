@@ -194,7 +194,7 @@ def test_a_step_whose_kernels_cudnn_looks_for_is_captured_in_one_order() -> None
         loss.backward()
         return loss.detach()
 
-    data = (torch.randn(16, 64, 32, 32, device="cuda"),)
+    data = torch.randn(16, 64, 32, 32, device="cuda")
     with WatchedDevice() as device, torch.backends.cudnn.flags(benchmark=True):
         session = prepare(place(from_object(step, data), device), device, iterations=3)
         with deterministic_algorithms():
