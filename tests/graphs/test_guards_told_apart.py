@@ -14,6 +14,7 @@ from torch import nn
 from graphdoctor.graphs import tensor_layouts
 from graphdoctor.graphs.calls.signature import Unwatchable, signature
 from graphdoctor.graphs.guards import Guard
+from graphdoctor.graphs.guards.guard import changed
 
 Pair = collections.namedtuple("Pair", "a b")
 
@@ -148,3 +149,10 @@ def test_calls_under_two_modes_in_turn_make_guards_once_for_each(
         assert not guard.is_same()
     with torch.inference_mode():
         assert not guard.is_same()
+
+
+def test_values_are_shown_and_objects_are_not() -> None:
+    assert changed("steps", [1], [2]) == "steps changed from [1] to [2]"
+    assert (
+        changed("hooks", [object()], [object()]) == "hooks is another object than the captured one"
+    )

@@ -39,3 +39,15 @@ def test_a_switch_is_asked_where_a_kernel_may_be_chosen_by_it(
     switch: str, operator: str, is_watched: bool
 ) -> None:
     assert _watches(switch, operator) == is_watched
+
+
+def test_the_switch_that_changed_is_named() -> None:
+    modes = Modes()
+    modes.watch(recording(iteration([op("aten.convolution.default")])))
+    assert modes.difference() == ""
+    was = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = not was
+    try:
+        assert modes.difference().endswith(f" changed from {was} to {not was}")
+    finally:
+        torch.backends.cudnn.enabled = was

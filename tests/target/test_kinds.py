@@ -119,3 +119,11 @@ def test_an_object_belongs_to_the_family_of_its_true_type(
 
 def test_each_family_of_the_registry_has_an_example() -> None:
     assert {family for _, family in EXAMPLES} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("made", [list, tuple, collections.deque])
+def test_many_plain_values_are_told_apart(made: Any) -> None:
+    values, others = made(range(100_000)), made([*range(99_999), 0])
+    found = kind_of(values).digest(values)
+    assert found == kind_of(values).digest(made(range(100_000)))
+    assert found != kind_of(values).digest(others)
