@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 TAB_COLUMNS = 4
+_TEXTLESS = frozenset({int, float, bool, type(None)})  # of which a page's lanes have 700,000
 
 
 def visible(text: str) -> str:
@@ -27,5 +28,5 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
         return {key: with_texts(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [with_texts(item, change) for item in value]
+        return [item if type(item) in _TEXTLESS else with_texts(item, change) for item in value]
     return value
