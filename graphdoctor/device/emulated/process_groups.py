@@ -157,9 +157,8 @@ _HOST_READS_OBJECTS = (
 _BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT"
 _ON = ("1", "true", "True", "TRUE", "y", "Y", "yes")
 _BETWEEN_TWO = ("send_object_list", "recv_object_list")
-_signature_of = cache(
-    inspect.signature
-)  # torch's functions are the same each time a device is entered
+# torch's functions are the same each time a device is entered.
+_signature_of = cache(inspect.signature)
 
 
 @contextmanager

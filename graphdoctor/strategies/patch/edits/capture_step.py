@@ -494,9 +494,8 @@ class Extraction:
     def _indent(self) -> str:
         """One level, as the file has it where the step stands."""
         column = self.span.block[self.span.first].col_offset
-        outer = self.span.code.co_qualname.split(
-            "."
-        )  # classes and functions, and "<module>" of none
+        # Classes and functions, and "<module>" outside them.
+        outer = self.span.code.co_qualname.split(".")
         levels = len(self.span.around) + sum(not each.startswith("<") for each in outer)
         line = self.text.split("\n")[self.span.first_line - 1]
         return line[: column // levels] if levels and column else "    "
