@@ -384,6 +384,22 @@ def test_an_environment_that_a_step_or_its_helper_reads_is_watched() -> None:
         assert not guard.is_same() and "model.env.steps changed from 0" in guard.difference()
 
 
+SCALE = 1.0
+
+
+def _scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * SCALE
+
+
+def test_a_float_that_a_helper_of_a_step_reads_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return _scaled(x)
+
+    guard = Guard({"step": step})
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    assert not guard.is_same() and "SCALE changed from 1.0" in guard.difference()
+
+
 def test_memory_behind_an_attribute_that_nothing_reads_is_kept() -> None:
     env: Any = Environment()
     env.table = torch.zeros(3)

@@ -46,6 +46,7 @@ from graphdoctor.target.state.kinds.plain_values import (
     Scalar,
 )
 from graphdoctor.target.state.kinds.tensors import Tensor
+from graphdoctor.target.state.paths import StatePath
 
 
 class Mode(enum.Enum):
@@ -127,3 +128,11 @@ def test_many_plain_values_are_told_apart(made: Any) -> None:
     found = kind_of(values).digest(values)
     assert found == kind_of(values).digest(made(range(100_000)))
     assert found != kind_of(values).digest(others)
+
+
+def test_an_item_is_written_where_the_list_still_has_it() -> None:
+    steps, pair = [1, 2], (1, 2)
+    for index in (1, 2):
+        kind_of(steps).write(steps, StatePath.of("steps").item(index), 7)
+    kind_of(pair).write(pair, StatePath.of("pair").item(1), 7)
+    assert (steps, pair) == ([1, 7], (1, 2))

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from graphdoctor.target.state.variables import global_names, is_user_class
+from graphdoctor.target.state.variables import attributes_read, global_names, is_user_class
 
 SOURCE = """
 def one_step(batch):
@@ -40,6 +40,13 @@ def test_a_global_of_the_name_of_an_attribute_is_another_variable(
     assert own is namespace and of_helpers is vars(helpers)
     assert {*names} & {*namespace} == {"optimizer", "scale", "bias"}
     assert {*in_helpers} == {"count", "show"}
+
+
+def test_attributes_are_listed_of_variables_that_have_no_other_use() -> None:
+    source = "def step(x):\n    return x * env.scale + env.shift, passed.a, use(passed), called.b, called.run()"
+    namespace: dict[str, object] = {}
+    exec(source, namespace)
+    assert attributes_read(namespace["step"]) == {"env": {"scale", "shift"}}  # type: ignore[arg-type]
 
 
 def of_module(name: object) -> type:
