@@ -333,7 +333,7 @@ class _Trials:
         self._time_limit_s = time_limit_s
         self._plain: list[Run] = []
         # The program once more, as it is or with changes that round.
-        self._controls: dict[tuple[Optimizers | Change, ...], Run] = {}
+        self._controls: dict[tuple[Optimizers | Change | bool, ...], Run] = {}
         self._found: dict[str, Likeness] = {}
 
     def of(self, made: _Made) -> Likeness:
@@ -362,6 +362,8 @@ class _Trials:
         if needs_another(plain, changed):
             changes = [each for one in made.proposals.values() for each in one.rounded]
             found = self._beside_controls(plain, changed, changes, captures=captures, rounds=rounds)
+            if not found.is_same and changed.step_us is not None:
+                found = self._in_one_order(task, changes if rounds else (), rounds=rounds) or found
         sentence = at_lines_before(found.sentence, made.sources)
         found = dataclasses.replace(found, sentence=sentence)
         if not found.is_same or changed.step_us is None:
@@ -379,7 +381,7 @@ class _Trials:
     ) -> Likeness:
         """Where results differ: whether they equal those with capturable optimizers, or differ as rounding does."""
         if captures and rounds:
-            control = self._control("capturable" if self._is_plain else "captured", rounded)
+            control = self._control(self._of_captured_steps, rounded)
             found = likeness(control, changed, captures=True)
             if found.is_same:
                 averages = " and averages in one call" if rounded else ""
@@ -388,13 +390,47 @@ class _Trials:
         control = self._control("nudged" if rounds else "as they are")
         return likeness(plain, changed, control, captures=captures, rounds=rounds)
 
-    def _control(self, optimizers: Optimizers, changes: Sequence[Change] = ()) -> Run:
-        if (optimizers, *changes) not in self._controls:
+    def _in_one_order(
+        self, task: Task, rounded: Sequence[Change], *, rounds: bool
+    ) -> Likeness | None:
+        """Where a program differs from itself: both with torch's deterministic algorithms, which add in one order.
+
+        A GAN amplifies another order of additions within some steps, by no fixed amount. None where the results
+        differ there, too, or where the program repeats itself as it is.
+        """
+        if not needs_another(self._plain[0], self._control("as they are")):
+            return None
+        optimizers = self._of_captured_steps if rounds else "as they are"
+        control = self._control(optimizers, rounded, in_one_order=True)
+        self._progress("running the changed program with deterministic algorithms")
+        changed = self._run(dataclasses.replace(task, in_one_order=True))
+        found = likeness(control, changed)
+        if not found.is_same:
+            return None
+        capturable = " and capturable optimizers" if rounds else ""
+        sentence = f"with deterministic algorithms{capturable} in both, {found.sentence}"
+        return dataclasses.replace(found, sentence=sentence)
+
+    @property
+    def _of_captured_steps(self) -> Optimizers:
+        return "capturable" if self._is_plain else "captured"
+
+    def _control(
+        self,
+        optimizers: Optimizers,
+        changes: Sequence[Change] = (),
+        *,
+        in_one_order: bool = False,
+    ) -> Run:
+        key = (optimizers, in_one_order, *changes)
+        if key not in self._controls:
             self._progress("running the program as it is once more")
             after = {file: text for file, (_, text) in changed_sources(changes).items()}
-            task = dataclasses.replace(self._task, optimizers=optimizers, sources=after)
-            self._controls[optimizers, *changes] = self._run(task)
-        return self._controls[optimizers, *changes]
+            task = dataclasses.replace(
+                self._task, optimizers=optimizers, sources=after, in_one_order=in_one_order
+            )
+            self._controls[key] = self._run(task)
+        return self._controls[key]
 
     def _timed(self, found: Likeness, task: Task, changed: Run) -> Likeness:
         """Both in turns, so that a slow phase of the machine meets both, and as long as one run may take."""

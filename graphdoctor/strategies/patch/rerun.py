@@ -36,6 +36,7 @@ from graphdoctor.graphs.calls.tally import (
 )
 from graphdoctor.graphs.capturable import make_capturable
 from graphdoctor.measure.watch.profiler import around, replaced
+from graphdoctor.proof.twins import deterministic_algorithms
 from graphdoctor.target.program.launch import Program, ThreadEnding, run_program
 from graphdoctor.values.options import DeviceChoice
 
@@ -56,7 +57,7 @@ class Task:
     `enough_s` seconds. `optimizers`: "capturable" ones compute with the kernels that a captured step uses, and
     "captured" ones also read the learning rate from a tensor after the first steps, as `graphdoctor.capture` has
     them; each step of "nudged" ones moves the weights by one unit in the last place more, which shows what rounding
-    alone does to the program's results.
+    alone does to the program's results. `in_one_order`: with torch's deterministic algorithms.
     """
 
     program: Program
@@ -67,6 +68,7 @@ class Task:
     enough_s: float = float("inf")
     sources: Mapping[str, str] = field(default_factory=dict)
     optimizers: Optimizers = "as they are"
+    in_one_order: bool = False
 
 
 class Calls(NamedTuple):
@@ -142,6 +144,8 @@ def do(job: bytes) -> bytes:
     torch.manual_seed(0)
     with ExitStack() as stack:
         device = stack.enter_context(open_device(task.device, load_profile(task.gpu)))
+        if task.in_one_order:
+            stack.enter_context(deterministic_algorithms())
         stack.enter_context(_counting(counted))
         models = stack.enter_context(kept_tallies())
         ended = run_program(task.program, lambda: counted.is_over, sources=task.sources)
