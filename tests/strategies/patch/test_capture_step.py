@@ -591,6 +591,17 @@ def test_what_a_called_function_reads_is_replaced_there_as_its_finding_says(tmp_
     assert "-1:" not in changed_sources(made.changes)[str(file)][1]
 
 
+def test_an_edit_of_the_steps_last_line_is_not_made_in_place(tmp_path: Path) -> None:
+    """The change moves that line into the function."""
+    source = PROGRAMS["a loop that reads its loss in the middle"]
+    file = tmp_path / "program.py"
+    line = next(n for n, text in enumerate(source.split("\n"), 1) if text.endswith("# last"))
+    edit = Edit(str(file), line, 5, line, 14, "fused")
+    own = replace(HOST_READ, location=Location(str(file), line, "<module>"), edits=(edit,))
+    made = proposal(file, source, replace(own, rule="GD105", stack=()))
+    assert made.changes == proposal(file, source).changes and "GD105" not in made.cures
+
+
 @pytest.mark.parametrize("words", REFUSED)
 def test_a_step_that_no_function_can_be_is_left_alone(words: str, tmp_path: Path) -> None:
     with pytest.raises(NoProposal, match=words.replace("(", "\\(")):
