@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from types import FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -56,8 +56,8 @@ def signature_of_call(
 ) -> tuple[Key, list[torch.Tensor]]:
     """The key of a call's arguments, and its tensors in order, as `signature` gives them.
 
-    A module, an optimizer or another object that can change, such as a cache, is state: it counts by its identity.
-    So do the tensors of the arguments at the places that are `written` to.
+    A module, an optimizer, a function or another object that can change, such as a cache, is state: it counts by its
+    identity. So do the tensors of the arguments at the places that are `written` to.
     """
 
     def identity(place: int | str, argument: object) -> object:
@@ -111,8 +111,10 @@ def _is_state(argument: object) -> bool:
     """Whether a guard can watch what an argument holds, while no copy of it can hold other tensors."""
     if type(argument) in TENSORS or is_constant(argument):
         return False
-    if isinstance(argument, (torch.nn.Module, *_GUARDED_APART)):
+    if isinstance(argument, (torch.nn.Module, FunctionType, *_GUARDED_APART)):
         return True
+    if isinstance(argument, BuiltinFunctionType):  # not a method of a tensor
+        return argument.__self__ is None or isinstance(argument.__self__, ModuleType)
     can_change = bool(attributes(argument)) and not callable(argument)
     return can_change and has_walkable_state(argument) and parts_of_argument(argument) is None
 

@@ -67,7 +67,7 @@ def _bound_arguments(step: object) -> dict[str, object]:
 
 
 def roots_among(inputs: Inputs, step: object) -> dict[str, object]:
-    """Inputs that carry state: modules, optimizers, caches; named after the step's parameters."""
+    """Inputs that carry state: modules, optimizers, caches, functions; named after the step's parameters."""
     code = step.__code__ if isinstance(step, FunctionType) else None
     names = code.co_varnames[: code.co_argcount] if code is not None else ()
     named: dict[str, object] = {}
@@ -90,6 +90,8 @@ def _stateful_leaves(name: str, arg: object) -> dict[str, object]:
 def _may_change(leaf: object) -> bool:
     if isinstance(leaf, torch.Tensor):
         return isinstance(leaf, torch.nn.Parameter)
+    if isinstance(leaf, FunctionType):
+        return True  # its variables may
     return is_stateful(leaf) or (bool(attributes(leaf)) and not callable(leaf))
 
 
