@@ -23,6 +23,7 @@ from graphdoctor.record.variation import Outcome, PathObserver, in_turn, settled
 from graphdoctor.target.state.clone import clone_inputs, memory_of, tensor_leaves
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.state.tree import unused
+from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
 from graphdoctor.values.errors import RaisesInCapture, RaisesLater, UserCodeError
@@ -147,10 +148,13 @@ def prepare(
         mark_held_accumulations(target.roots, target.held_by)
     before = snapshot(target.roots) if target.is_warm else None
     runs = _Runs(target, device)
-    dropout_states = DropoutStates()
-    with scopes.followed(), user_code("running the step"), dropout_states:
+    found = DropoutStates()
+    looks: AbstractContextManager[object] = (
+        found if draws_in_rnns(target, device) else nullcontext()
+    )
+    with scopes.followed(), user_code("running the step"), looks:
         given = _warmed_up(runs, first, before)
-    if states := dropout_states.rewound():
+    if states := found.rewound():
         roots = dict(target.roots)
         for state in states:
             roots[unused("dropout_state", roots)] = state
@@ -260,6 +264,12 @@ def warm_ups_for(roots: Mapping[str, object]) -> int:
     """
     is_parallel = path_of_ddp(roots) is not None
     return _DDP_WARM_UPS if is_parallel else WARM_UPS
+
+
+def draws_in_rnns(target: Target, device: AnyDevice) -> bool:
+    """Whether the step has an RNN whose dropout may draw by cuDNN, on a GPU."""
+    walk = Walk(target.roots) if device.kind != "emulated" else ()
+    return any(isinstance(one, torch.nn.RNNBase) and one.dropout for _, one, _ in walk)
 
 
 def check_has_values(target: Target) -> None:
