@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -111,7 +112,7 @@ def _is_state(argument: object) -> bool:
     """Whether a guard can watch what an argument holds, while no copy of it can hold other tensors."""
     if type(argument) in TENSORS or is_constant(argument):
         return False
-    if isinstance(argument, (torch.nn.Module, FunctionType, *_GUARDED_APART)):
+    if isinstance(argument, (torch.nn.Module, FunctionType, partial, *_GUARDED_APART)):
         return True
     if isinstance(argument, BuiltinFunctionType):  # not a method of a tensor
         return argument.__self__ is None or isinstance(argument.__self__, ModuleType)
@@ -166,7 +167,8 @@ class StepGraph:
         # and loaders, which Accelerate's state leads to, count the batches that they give between steps.
         apart = [v for _, v, _ in Walk(target.roots) if isinstance(v, _GUARDED_APART)]
         roots = {n: r for n, r in target.roots.items() if not isinstance(r, _GUARDED_APART)}
-        roots |= {f"step of {n}": each for n, r in roots.items() for each in _wrapped_by(r)}
+        behind = {n: enumerate(_behind(root)) for n, root in roots.items()}
+        roots |= {f"{n} {at}": each for n, found in behind.items() for at, each in found}
         # The target's step is our wrapper, whose variables the program does not change.
         roots = {n: r for n, r in roots.items() if r is not target.step and n not in OWN_ROOTS}
         with results.standing():
@@ -265,10 +267,16 @@ def _gradients_left(
             yield tensor, left.get(path + _GRAD)
 
 
-def _wrapped_by(step: object) -> Iterator[object]:
-    """What `functools.wraps` says a function wraps, outermost first."""
-    while isinstance(step, FunctionType) and (inner := getattr(step, "__wrapped__", None)):
-        step = inner.__func__ if isinstance(inner, MethodType) else inner
+def _behind(step: object) -> Iterator[object]:
+    """What a function wraps, as `functools.wraps` says, or a `partial` calls and binds, outermost first."""
+    while True:
+        if isinstance(step, partial):
+            yield from (step.args, step.keywords)
+            step = step.func
+        elif isinstance(step, FunctionType) and (inner := getattr(step, "__wrapped__", None)):
+            step = inner.__func__ if isinstance(inner, MethodType) else inner
+        else:
+            return
         yield step
 
 

@@ -90,7 +90,7 @@ def _stateful_leaves(name: str, arg: object) -> dict[str, object]:
 def _may_change(leaf: object) -> bool:
     if isinstance(leaf, torch.Tensor):
         return isinstance(leaf, torch.nn.Parameter)
-    if isinstance(leaf, FunctionType):
+    if isinstance(leaf, (FunctionType, partial)):
         return True  # its variables may
     return is_stateful(leaf) or (bool(attributes(leaf)) and not callable(leaf))
 

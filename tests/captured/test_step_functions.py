@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -161,6 +162,83 @@ def a_tensor_of_a_decorated_function_is_replaced(wrap: Wrap) -> Found:
     return found
 
 
+def a_partial_of_torch(wrap: Wrap) -> Found:
+    return _trained(wrap, [functools.partial(F.smooth_l1_loss, beta=0.5)] * 8)
+
+
+def a_variable_of_the_function_of_a_partial_changes(wrap: Wrap) -> Found:
+    power = 2
+
+    def powered(answer: torch.Tensor, y: torch.Tensor, *, by: float) -> torch.Tensor:
+        return (answer - y).abs().pow(power).mean() * by
+
+    def before(i: int) -> None:
+        nonlocal power
+        power = 2 if i < 7 else 3
+
+    return _trained(wrap, [functools.partial(powered, by=0.5)] * 10, before)
+
+
+def a_tensor_that_a_partial_binds_is_elsewhere(wrap: Wrap) -> Found:
+    weight = torch.ones(3).cuda()
+
+    def before(i: int) -> None:
+        if i == 7:
+            weight.data = torch.full((3,), 3.0).cuda()
+
+    return _trained(wrap, [functools.partial(_weighted, weight=weight)] * 10, before)
+
+
+def a_list_that_a_partial_binds_changes(wrap: Wrap) -> Found:
+    weights = [torch.ones(3).cuda()]
+
+    def before(i: int) -> None:
+        if i == 7:
+            weights[0] = torch.full((3,), 3.0).cuda()
+
+    loss_fn = functools.partial(
+        lambda held, answer, y: _weighted(answer, y, weight=held[0]), weights
+    )
+    return _trained(wrap, [loss_fn] * 10, before)
+
+
+def _weighted(answer: torch.Tensor, y: torch.Tensor, *, weight: torch.Tensor) -> torch.Tensor:
+    return ((answer - y).square() * weight).mean()
+
+
+def the_step_is_a_partial(wrap: Wrap) -> Found:
+    """A variable that its function reads changes."""
+    power = 2
+    model = nn.Linear(6, 3).cuda()
+
+    def add_gradients(network: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        network.zero_grad()
+        loss = network(x).abs().pow(power).mean()
+        loss.backward()
+        return loss
+
+    step, found = wrap(functools.partial(add_gradients, model)), []
+    for i in range(10):
+        power = 2 if i < 7 else 3
+        found.append(step(_drawn(i, 4, 6)))
+    return found
+
+
+def a_variable_between_two_decorators_changes(wrap: Wrap) -> Found:
+    power = 2
+
+    @torch.enable_grad()
+    @functools.wraps(F.mse_loss)
+    def powered(answer: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(answer, y).pow(power)
+
+    def before(i: int) -> None:
+        nonlocal power
+        power = 2 if i < 7 else 3
+
+    return _trained(wrap, [powered] * 10, before)
+
+
 def a_tensor_of_its_closure_is_written(wrap: Wrap) -> Found:
     scale = torch.ones(()).cuda()
 
@@ -239,6 +317,12 @@ def its_network_evaluates(wrap: Wrap) -> Found:
         (a_tensor_of_its_closure_is_replaced, 4),
         (a_tensor_of_a_decorated_function_is_replaced, 4),
         (a_tensor_of_its_closure_is_written, 7),
+        (a_variable_between_two_decorators_changes, 4),
+        (a_partial_of_torch, 5),
+        (a_variable_of_the_function_of_a_partial_changes, 4),
+        (a_tensor_that_a_partial_binds_is_elsewhere, 4),
+        (a_list_that_a_partial_binds_changes, 4),
+        (the_step_is_a_partial, 4),
         (it_keeps_an_average, 7),
         (it_counts_its_calls, 0),
         (gradients_of_a_second_network_add_up, 9),
