@@ -34,7 +34,7 @@ from graphdoctor.strategies.patch.source import (
     folder_for,
     unified,
 )
-from graphdoctor.values.figures import ratio_range
+from graphdoctor.values.figures import joined, ratio_range
 from graphdoctor.values.program import Exactness, Patch, ProgramReport, ProgramStep
 from graphdoctor.values.sweep import SMALLEST_GAIN
 
@@ -381,12 +381,10 @@ class _Trials:
     ) -> Likeness:
         """Where results differ: whether they equal those with capturable optimizers, or differ as rounding does."""
         if captures and rounds:
-            control = self._control(self._of_captured_steps, rounded)
-            found = likeness(control, changed, captures=True)
+            control, kernels = self._with_kernels(rounded, rounds=True)
+            found = likeness(control, changed)
             if found.is_same:
-                averages = " and averages in one call" if rounded else ""
-                sentence = f"with capturable optimizers{averages} in both, {found.sentence}"
-                return dataclasses.replace(found, sentence=sentence)
+                return _in_both(kernels, found)
         control = self._control("nudged" if rounds else "as they are")
         return likeness(plain, changed, control, captures=captures, rounds=rounds)
 
@@ -400,20 +398,22 @@ class _Trials:
         """
         if not needs_another(self._plain[0], self._control("as they are")):
             return None
-        optimizers = self._of_captured_steps if rounds else "as they are"
-        control = self._control(optimizers, rounded, in_one_order=True)
+        control, kernels = self._with_kernels(rounded, rounds=rounds, in_one_order=True)
         self._progress("running the changed program with deterministic algorithms")
         changed = self._run(dataclasses.replace(task, in_one_order=True))
         found = likeness(control, changed)
-        if not found.is_same:
-            return None
-        capturable = " and capturable optimizers" if rounds else ""
-        sentence = f"with deterministic algorithms{capturable} in both, {found.sentence}"
-        return dataclasses.replace(found, sentence=sentence)
+        return _in_both(kernels, found) if found.is_same else None
 
-    @property
-    def _of_captured_steps(self) -> Optimizers:
-        return "capturable" if self._is_plain else "captured"
+    def _with_kernels(
+        self, rounded: Sequence[Change], *, rounds: bool, in_one_order: bool = False
+    ) -> tuple[Run, list[str]]:
+        """The program as it is, computing as a captured step does where the change `rounds`, and with what that is."""
+        optimizers: Optimizers = "as they are"
+        kernels = ["deterministic algorithms"] if in_one_order else []
+        if rounds:
+            optimizers = "capturable" if self._is_plain else "captured"
+            kernels += ["capturable optimizers", *(["averages in one call"] if rounded else [])]
+        return self._control(optimizers, rounded, in_one_order=in_one_order), kernels
 
     def _control(
         self,
@@ -444,3 +444,8 @@ class _Trials:
                 self._plain.append(self._run(self._task))
             runs.append(self._run(task))
         return with_times(found, self._plain[: len(runs)], runs)
+
+
+def _in_both(kernels: Sequence[str], found: Likeness) -> Likeness:
+    sentence = f"with {joined(kernels)} in both, {found.sentence}"
+    return dataclasses.replace(found, sentence=sentence)
