@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -57,7 +57,10 @@ def another_one_later(wrap: Wrap) -> Found:
     return _trained(wrap, [F.mse_loss] * 6 + [F.l1_loss])
 
 
-def a_float_of_its_closure_changes(wrap: Wrap) -> Found:
+def _trained_with_weights(
+    wrap: Wrap, weight_at: Callable[[int], float], first: Sequence[Loss] = ()
+) -> Found:
+    """Trained with a loss whose closure holds a weight, for each step another, after some losses that do not."""
     weight = 1.0
 
     def weighted(answer: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -65,36 +68,22 @@ def a_float_of_its_closure_changes(wrap: Wrap) -> Found:
 
     def before(i: int) -> None:
         nonlocal weight
-        weight = 1.0 / (1 + i)
+        weight = weight_at(i)
 
-    return _trained(wrap, [weighted] * 10, before)
+    return _trained(wrap, [*first, *[weighted] * (9 if first else 10)], before)
+
+
+def a_float_of_its_closure_changes(wrap: Wrap) -> Found:
+    return _trained_with_weights(wrap, lambda i: 1.0 / (1 + i))
 
 
 def a_float_changes_once(wrap: Wrap) -> Found:
-    weight = 1.0
-
-    def weighted(answer: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.mse_loss(answer, y) * weight
-
-    def before(i: int) -> None:
-        nonlocal weight
-        weight = 0.25 if i >= 7 else 1.0
-
-    return _trained(wrap, [weighted] * 10, before)
+    return _trained_with_weights(wrap, lambda i: 0.25 if i >= 7 else 1.0)
 
 
 def a_float_of_a_later_one_changes(wrap: Wrap) -> Found:
     """The first call of the step did not have this function."""
-    weight = 1.0
-
-    def weighted(answer: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.mse_loss(answer, y) * weight
-
-    def before(i: int) -> None:
-        nonlocal weight
-        weight = 1.0 if i < 12 else 3.0
-
-    return _trained(wrap, [F.mse_loss] * 6 + [weighted] * 9, before)
+    return _trained_with_weights(wrap, lambda i: 1.0 if i < 12 else 3.0, [F.mse_loss] * 6)
 
 
 def a_count_of_its_closure_changes(wrap: Wrap) -> Found:
@@ -337,7 +326,7 @@ def test_a_step_with_a_function_is_as_in_eager(loop: Callable[[Wrap], Found], re
 
 
 def test_a_new_function_for_each_call_is_as_in_eager() -> None:
-    """Each may lie where one before it lay."""
+    """Python may reuse the id of a function that is gone."""
 
     def loop(wrap: Wrap) -> Found:
         def shifted(x: torch.Tensor, f: Callable[..., torch.Tensor]) -> torch.Tensor:

@@ -35,7 +35,7 @@ from graphdoctor.values.options import AnalyzeOptions
 
 @torch.library.custom_op("double::_cudnn_rnn", mutates_args=("dropout_state",))
 def rnn(x: torch.Tensor, dropout_state: torch.Tensor) -> torch.Tensor:
-    """Stands in for cuDNN's: what it drops follows from the state, which it advances."""
+    """A double of cuDNN's operator: the state decides which elements are dropped, and each call advances it."""
     dropped = (x.flatten() * (torch.arange(x.numel()).to(x) + dropout_state) % 2).view_as(x)
     dropout_state.add_(1)
     return dropped
@@ -114,7 +114,7 @@ def test_a_graph_holds_the_state_of_its_capture(device: EmulatedDevice) -> None:
 
 
 class OfGpu(torch.Generator):
-    """Stands in for a GPU's default generator: who sets it has cuDNN make a new dropout state."""
+    """A double of a GPU's default generator, which must not be set: cuDNN would make a new dropout state."""
 
     def __init__(self) -> None:
         self.shared = torch.Generator()

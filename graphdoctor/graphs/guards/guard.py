@@ -86,7 +86,7 @@ def _short(value: object) -> str:
 
 _FROZEN = (FunctionType, CellType, type, partial, partialmethod)
 _CONTAINERS = (dict, list, set, deque)
-# What torch keeps in each module says nothing about its forward but for these.
+# Of what torch keeps in each module, a forward depends on these only: `training` and the holders.
 _IGNORED = frozenset(vars(torch.nn.Module())) - {"training", *HOLDERS}
 
 
