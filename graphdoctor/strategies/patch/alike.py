@@ -33,13 +33,15 @@ _MOST_ROUNDED = 0.01
 class Likeness:
     """Whether the changed program gave the same results, and what shows it; its speedup where it was timed.
 
-    Where it `is_timed` and has no speedup, its results are the same, and it is no faster.
+    Where it `is_timed` and has no speedup, its results are the same, and it is no faster. Where it `is_loose`, rounding
+    alone changes the program's results by so much that being within that shows little.
     """
 
     is_same: bool
     sentence: str
     speedup: Range | None = None
     is_timed: bool = False
+    is_loose: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,11 @@ def likeness(
         return Likeness(False, _NOTHING)
     if not weights.is_same:
         return weights
-    printed = _printed(len(lines), different, rounds=rounds) if lines else ""
+    furthest = _furthest(different)
+    printed = _printed(len(lines), len(different), furthest, rounds=rounds) if lines else ""
     clauses = (printed, weights.sentence, _replayed(changed))
-    return Likeness(True, f"{'; '.join(filter(None, clauses))}.")
+    is_loose = max(furthest, _deviation(plain, changed)) > _MOST_ROUNDED
+    return Likeness(True, f"{'; '.join(filter(None, clauses))}.", is_loose=is_loose)
 
 
 def with_times(found: Likeness, plain: Sequence[Run], changed: Sequence[Run]) -> Likeness:
@@ -223,7 +227,8 @@ def _differences(plain: Run, other: Run) -> list[_Difference]:
 
 def _in_line(line: int, before: str, after: str) -> Iterator[_Difference]:
     one, other = _NUMBER.split(before), _NUMBER.split(after)
-    if one[::2] != other[::2]:
+    # A longer number, such as of a time, has fewer spaces before it in a column.
+    if [text.split() for text in one[::2]] != [text.split() for text in other[::2]]:
         if not ("it/s" in before + after or "s/it" in before + after):
             yield _Difference(line, -1, before, after)
         return
@@ -274,10 +279,18 @@ def _differs(different: _Difference, *, is_own: bool) -> str:
     return f"In {where} is {instead}{itself}."
 
 
-def _printed(lines: int, differing: Sequence[_Difference], *, rounds: bool) -> str:
+def _furthest(differing: Sequence[_Difference]) -> float:
+    """The largest difference of a number, relative to the largest that was printed in its place of a line."""
+    scales: dict[tuple[int, str], float] = {}
+    for each in differing:
+        scale = abs(float(each.before))
+        scales[each.part, each.label] = max(scale, scales.get((each.part, each.label), 1e-30))
+    return max((each.amount / scales[each.part, each.label] for each in differing), default=0.0)
+
+
+def _printed(lines: int, differing: int, furthest: float, *, rounds: bool) -> str:
     if not differing:
         return f"printed output is identical ({count_text(lines, 'line')}, timings ignored)"
-    most = max(each.relative for each in differing)
     own = (
         "rounding alone changes, or one unit of the last digit"
         if rounds
@@ -285,8 +298,8 @@ def _printed(lines: int, differing: Sequence[_Difference], *, rounds: bool) -> s
     )
     return (
         f"printed output is identical ({count_text(lines, 'line')}, timings ignored) except for"
-        f" {count_text(len(differing), 'number')}: at most {most:.1g} of the value off, within {_MOST_WORSE:g} times"
-        f" what {own}"
+        f" {count_text(differing, 'number')}: off by at most {furthest:.1g} of the largest in that place, within"
+        f" {_MOST_WORSE:g} times what {own}"
     )
 
 

@@ -362,7 +362,7 @@ class _Trials:
         if needs_another(plain, changed):
             changes = [each for one in made.proposals.values() for each in one.rounded]
             found = self._beside_controls(plain, changed, changes, captures=captures, rounds=rounds)
-            if not found.is_same and changed.step_us is not None:
+            if (not found.is_same or found.is_loose) and changed.step_us is not None:
                 found = self._in_one_order(task, changes if rounds else (), rounds=rounds) or found
         sentence = at_lines_before(found.sentence, made.sources)
         found = dataclasses.replace(found, sentence=sentence)

@@ -63,6 +63,26 @@ def test_a_noisy_program_is_compared_where_kernels_add_in_one_order(
     assert not any(task.in_one_order for task in ran[-4:])  # what is timed
 
 
+def test_a_program_in_which_rounding_grows_is_compared_there_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def printed(task: Task, number: int) -> str:
+        """Any two runs differ by as much as the loss, and the changed one by no more."""
+        return "1.5" if task.in_one_order else f"{1.5 + number * 7 % 5:.4f}"
+
+    patch, _ = tried_with(printed, tmp_path, monkeypatch)
+    assert patch.status == "same results", patch.tried
+    assert patch.tried.startswith("with deterministic algorithms and capturable optimizers in both")
+
+
+def test_a_program_in_which_rounding_stays_small_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch, ran = tried_with(lambda _, number: f"{1.5 + number * 1e-4:.4f}", tmp_path, monkeypatch)
+    assert patch.status == "same results", patch.tried
+    assert not any(task.in_one_order for task in ran)
+
+
 def test_a_change_that_differs_there_too_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
