@@ -21,6 +21,7 @@ from graphdoctor.values.locations import Location, is_library
 _BUILDING = frozenset({"tensor", "as_tensor"})
 _MOST_NUMBERS = 64  # a fill kernel each
 _SIZES = frozenset({"shape", "size", "len", "numel", "ndim"})
+_SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 _REDUCTIONS = {"amax": "max", "max": "max", "amin": "min", "min": "min", "sum": "sum"}
 _SAME = "The numbers are sizes, so they are the same in each replay: a graph is for inputs of one shape."
 # What takes a size or a bound as a Python number only.
@@ -41,7 +42,7 @@ class _Built(NamedTuple):
 
 def for_sizes(place: Location, count: int) -> Cure | None:
     """Instead of a tensor of `count` sizes; of counts for repeat_interleave, with the size of its result."""
-    statement = _own_statement(place)
+    statement = own_statement(place)
     built = (
         _built_in(statement, place.line)
         if statement is not None and count <= _MOST_NUMBERS
@@ -52,8 +53,8 @@ def for_sizes(place: Location, count: int) -> Cure | None:
     code = _filled(built.call, built.numbers)
     if not code:
         return None
-    repetition = next((each for each in calls_in(statement) if _repeats_by(each, built.call)), None)  # type: ignore[arg-type]
-    if repetition is not None:
+    repetition = _repetition_in(statement)
+    if repetition is not None and repetition.args[-1] is built.call:
         (*others, _) = map(ast.unparse, repetition.args)
         given = ", ".join([*others, code, f"output_size=sum({ast.unparse(built.numbers)})"])
         code = f"{ast.unparse(repetition.func)}({given})"
@@ -64,20 +65,33 @@ def for_sizes(place: Location, count: int) -> Cure | None:
     return Cure(what, edits=instead_of_call(place.file, built.call, code))
 
 
-def for_repetition_by_sizes(place: Location, count: int) -> Cure | None:
-    """The cure of the tensor of counts that repeat_interleave takes on this line: it cures both."""
-    statement = _own_statement(place)
-    for call in calls_in(statement) if statement is not None else ():
-        for part in call.args:
-            if isinstance(part, ast.Call) and _repeats_by(call, part):
-                at = Location(place.file, part.lineno, place.function)
-                return for_sizes(at, count)
-    return None
+def for_repetition(place: Location | None, count: int) -> Cure:
+    """Instead of repeat_interleave by `count` counts: with the size of its result, if the program has them in a list.
+
+    Where the counts are sizes, it is the cure of their tensor: it cures both.
+    """
+    statement = own_statement(place)
+    repetition = _repetition_in(statement)
+    if repetition is None or statement is None or place is None:
+        return Cure(
+            "Pass output_size=, the total number of repetitions, which must be the same in each step."
+        )
+    counts = repetition.args[-1]
+    assert isinstance(counts, ast.Call)
+    if cure := for_sizes(Location(place.file, counts.lineno, place.function), count):
+        return cure
+    total = f"output_size=sum({ast.unparse(counts.args[0])})"
+    sized = f"{ast.unparse(repetition)[:-1]}, {total})"
+    return Cure(
+        "Pass the size of the result. The sum must be the same in each step, as with a fixed batch. The statement"
+        " becomes:",
+        (with_expressions(statement, {repetition: sized}),),
+    )
 
 
 def for_number_read(place: Location | None) -> Cure | None:
     """Instead of a number that is read from a tensor, if the program has it on the CPU, or needs it there."""
-    statement = _own_statement(place) if place is not None else None
+    statement = own_statement(place)
     if statement is None or place is None:
         return None
     read = next((each for each in calls_in(statement) if _reads_number(each)), None)
@@ -124,13 +138,10 @@ def _from_list(
     )
 
 
-def _own_statement(place: Location) -> ast.stmt | None:
-    found = None if is_library(place.file) else statement_at(place.file, place.line)
-    return (
-        found
-        if isinstance(found, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr)
-        else None
-    )
+def own_statement(place: Location | None) -> ast.stmt | None:
+    """The statement of the program's own code on a line; None for a block, such as an `if`."""
+    found = statement_at(place.file, place.line) if place and not is_library(place.file) else None
+    return found if isinstance(found, _SIMPLE) else None
 
 
 def _built_in(statement: ast.stmt | None, line: int) -> _Built | None:
@@ -186,12 +197,13 @@ def _generated(numbers: ast.expr) -> str:
     return ast.unparse(numbers)[1:-1] if isinstance(numbers, ast.ListComp) else ast.unparse(numbers)
 
 
-def _repeats_by(call: ast.Call, counts: ast.Call) -> bool:
-    return (
-        last_name(call.func) == "repeat_interleave"
-        and call.args[-1:] == [counts]
-        and not call.keywords
-    )
+def _repetition_in(statement: ast.stmt | None) -> ast.Call | None:
+    """`repeat_interleave(x, torch.tensor(counts))` of a statement that repeats once."""
+    calls = [*calls_in(statement)] if statement is not None else []
+    match [each for each in calls if last_name(each.func) == "repeat_interleave"]:
+        case [ast.Call(args=[*_, ast.Call(args=[_, *_]) as counts], keywords=[]) as call]:
+            return call if last_name(counts.func) in _BUILDING else None
+    return None
 
 
 def _reads_number(call: ast.Call) -> bool:

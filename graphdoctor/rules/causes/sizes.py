@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from graphdoctor.rules.causes.number_lists import for_repetition_by_sizes
-from graphdoctor.rules.causes.source import names_in, statement_at, targets_of, with_expressions
+from graphdoctor.rules.causes.number_lists import for_repetition, own_statement
+from graphdoctor.rules.causes.source import names_in, targets_of, with_expressions
 from graphdoctor.source.trees import (
     calls_in,
     first_parameter,
@@ -16,16 +16,14 @@ from graphdoctor.source.trees import (
     statements_of,
 )
 from graphdoctor.values.finding import Cure
-from graphdoctor.values.locations import Location, is_library
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 
 _SEARCHES = frozenset({"nonzero", "argwhere", "where"})
-_SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 _LOSSES = frozenset({"cross_entropy", "nll_loss"})
 _REDUCTIONS = frozenset({"sum", "mean"})
 _OTHERS: Mapping[str, str] = {
     "bincount": "Count into a tensor of fixed size: x.new_zeros(n).scatter_add_(0, x, torch.ones_like(x)).",
-    "repeat_interleave": "Pass output_size=, the total number of repetitions, which must be the same in each step.",
     **dict.fromkeys(
         ("_unique", "_unique2", "unique_dim", "unique_consecutive"),
         "Keep the full shape: sort, and mark where a value differs from the one before it.",
@@ -38,30 +36,14 @@ def for_size(op: Op, iteration: Iteration, *, is_fixed: bool = False) -> Cure:
 
     `is_fixed`: all recorded steps have a result of the same size.
     """
-    place = op.location
-    found = statement_at(place.file, place.line) if place and not is_library(place.file) else None
-    statement = found if isinstance(found, _SIMPLE) else None
+    statement = own_statement(op.location)
     if op.base_name == "nonzero":
         return _for_search(op, iteration, statement)
     if op.base_name in ("index", "masked_select"):
         return _for_mask(op, iteration, statement, is_fixed=is_fixed)
-    if op.base_name == "repeat_interleave" and statement is not None and place is not None:
-        return for_repetition_by_sizes(place, op.inputs[0].numel) or _for_repetition(statement)
+    if op.base_name == "repeat_interleave":
+        return for_repetition(op.location, op.inputs[0].numel)
     return Cure(_OTHERS.get(op.base_name, ""))
-
-
-def _for_repetition(statement: ast.stmt) -> Cure:
-    """What to write instead of a repetition by counts that the program has as a list of numbers."""
-    calls = [each for each in calls_in(statement) if last_name(each.func) == "repeat_interleave"]
-    match calls:
-        case [ast.Call(args=[*_, ast.Call(args=[counts, *_]) as repeats], keywords=[])] if (
-            last_name(repeats.func) in ("tensor", "as_tensor")
-        ):
-            sized = f"{ast.unparse(calls[0])[:-1]}, output_size=sum({ast.unparse(counts)}))"
-            code = with_expressions(statement, {calls[0]: sized})
-            same = "The sum must be the same in each step, as with a fixed batch."
-            return Cure(f"Pass the size of the result. {same} The statement becomes:", (code,))
-    return Cure(_OTHERS["repeat_interleave"])
 
 
 def _for_search(op: Op, iteration: Iteration, statement: ast.stmt | None) -> Cure:
