@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -34,6 +35,7 @@ from graphdoctor.values.figures import count_text, joined, ratio_text
 from graphdoctor.values.finding import Finding, severity_of
 from graphdoctor.values.locations import Location, line_of, path_text, place_text, places_text
 from graphdoctor.values.program import (
+    Handling,
     HostWait,
     Patch,
     ProgramReport,
@@ -65,8 +67,6 @@ _MEANINGS = {
     NOT_DIAGNOSED: "the step cannot be diagnosed as it is",
 }
 _READ = "The change reads the value after the captured part."
-_REPLACED = "The change replaces the code there."
-_UNCHECKED = "The change turns off the validation of distributions' arguments, which reads it, for the whole program."
 _HOW_CURED = {
     "GD101": _READ,
     "GD102": _READ,
@@ -79,6 +79,11 @@ _HOW_CURED = {
     "GD201": "The change keeps this branch in your loop, between the captured functions.",
     "GD205": "The graph adds to the gradients that it finds, as the step does.",
     "GD207": "The change draws before the graph starts.",
+}
+_OTHER_CODE: dict[Handling, str] = {
+    "replaced code": "The change replaces the code there.",
+    "no argument checks": "The change turns off the validation of distributions' arguments, which reads it, for the"
+    " whole program.",
 }
 _HUNK = re.compile(r"@@ -(\d+)")
 
@@ -172,7 +177,7 @@ def _write_table(page: Page, report: ProgramReport) -> None:
     if whole:
         page.line((f"     {'whole program':<{first + 2 + width + 18}}  {whole}", "bold"))
     meanings = [f"{word}: {meaning}" for word, meaning in _MEANINGS.items() if word in verdicts]
-    if any(_left(step) or step.cured for step in report.steps):
+    if any(_left(step) or step.handled for step in report.steps):
         meanings.append("error: what prevents a CUDA graph, not a fault of the program")
     if columns:
         none = " (none: no graph is faster)" if "none" in now else ""
@@ -319,7 +324,7 @@ def waits_between(report: ProgramReport) -> list[tuple[ProgramStep, HostWait]]:
         for step in report.steps
         if step.report is not None
         for finding in step.report.findings
-        if finding.rule in step.cured and (at := finding.location) is not None
+        if step.handling_of(finding) is not None and (at := finding.location) is not None
     }
     captured = [lines for step in report.steps for lines in step.captured]
     return [
@@ -375,7 +380,7 @@ def _write_changes(page: Page, report: ProgramReport, diff_file: str) -> None:
         title, headline = "change", "; ".join(headlines) or "left out"
     refusing = report.steps if patch.status == "not tried" else ()
     before = {one for step in refusing for one in _refused(step, _left(step))}
-    command = path_text(" ".join(report.command), page.look.base)
+    command = _command_of(report, page.look.base)
     notes = [*_patch_notes(patch, sorted(before), command)]
     if not frames:
         write_frame(page, Frame(title, "bold green", headline, notes=notes))
@@ -524,7 +529,6 @@ def _causes(report: ProgramReport) -> tuple[list[list[Entry]], dict[tuple[str, s
 
     These are by rule and by the sentence that says what the change does.
     """
-    diff = report.patch.diff if report.patch is not None else ""
     to_fix: list[Entry] = []
     cured: dict[tuple[str, str], list[Entry]] = {}
     for number, step in _numbered(report.steps):
@@ -533,20 +537,14 @@ def _causes(report: ProgramReport) -> tuple[list[list[Entry]], dict[tuple[str, s
         for entry in entries_of(number, step.report.findings):
             if severity_of(entry.finding) == "note":
                 continue
-            if entry.finding.rule in step.cured:
-                key = entry.finding.rule, _how_cured(entry.finding, step, diff)
-                cured.setdefault(key, []).append(entry)
-            else:
+            rule = entry.finding.rule
+            by = step.handling_of(entry.finding)
+            if by is None:
                 to_fix.append(entry)
+            else:
+                how = _HOW_CURED.get(rule, "") if by == "capture" else _OTHER_CODE[by]
+                cured.setdefault((rule, how), []).append(entry)
     return causes_of(to_fix), cured
-
-
-def _how_cured(finding: Finding, step: ProgramStep, diff: str) -> str:
-    """What the change does about a finding that it handles, as a sentence; "" if the page has none for the rule."""
-    if _has_edits(diff, finding):
-        return _REPLACED
-    how = _HOW_CURED.get(finding.rule, "")
-    return _UNCHECKED if how == _READ and finding.location in step.unchecked else how
 
 
 def _write_cured(page: Page, causes: Mapping[tuple[str, str], Sequence[Entry]]) -> None:
@@ -561,14 +559,6 @@ def _write_cured(page: Page, causes: Mapping[tuple[str, str], Sequence[Entry]]) 
         f"the change above handles {counts_text([*causes.values()])}: no further edit is needed"
     )
     write_frame(page, Frame("handled", "bold green", headline, notes=notes))
-
-
-def _has_edits(diff: str, finding: Finding) -> bool:
-    """Whether the diff writes the text of a finding's fix: of its lines those that were not there before."""
-    removed, added = ([line for line in diff.splitlines() if line[:1] == sign] for sign in "-+")
-    lines = (line.strip() for edit in finding.edits for line in edit.new_text.splitlines())
-    new = [line for line in lines if not any(line in each for each in removed)]
-    return bool(new) and all(any(line in each for each in added) for line in new)
 
 
 def _write_unknown(page: Page, steps: Sequence[ProgramStep]) -> None:
@@ -642,7 +632,7 @@ def orders_of(report: ProgramReport, base: str, diff_file: str = "fix.diff") -> 
     captures keeps the captured step eager, so it comes before the diff, which is then made from the new
     lines. All other errors come after it, when the program is run again and lists them where they then are.
     """
-    command = path_text(" ".join(report.command), base)
+    command = _command_of(report, base)
     patch = report.patch
     left = {n: found for n, step in _numbered(report.steps) if (found := _left(step))}
     refused = {n: rules for n in left if (rules := _refused(report.steps[n - 1], left[n]))}
@@ -690,6 +680,15 @@ def orders_of(report: ProgramReport, base: str, diff_file: str = "fix.diff") -> 
         )
 
 
+def _command_of(report: ProgramReport, base: str) -> str:
+    """The program as `graphdoctor run` takes it: options of the program come after `--`, as some are also ours."""
+    count = 2 if report.command[:1] == ("-m",) else 1
+    name, arguments = report.command[:count], report.command[count:]
+    is_apart = any(word.startswith("-") for word in arguments)
+    words = [*name, *(("--",) if is_apart else ()), *arguments]
+    return " ".join(shlex.quote(path_text(word, base)) for word in words)
+
+
 def _moved(report: ProgramReport, base: str, command: str, text: str) -> Order:
     """The lines to change, each with its number and code; "79+" is a new line after line 79."""
     again = ", then run the program again" if command else ""
@@ -714,7 +713,7 @@ def _moved(report: ProgramReport, base: str, command: str, text: str) -> Order:
 def _left(step: ProgramStep) -> list[Finding]:
     """Its errors that the change does not handle."""
     found = errors_of(step.report) if step.report is not None else ()
-    return [one for one in found if one.rule not in step.cured]
+    return [one for one in found if step.handling_of(one) is None]
 
 
 def _refused(step: ProgramStep, left: Iterable[Finding]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from graphdoctor.values.figures import Range
+from graphdoctor.values.finding import Finding, caller_of
 from graphdoctor.values.locations import Lines, Location
 from graphdoctor.values.report import Machine, Mode, Report
 
@@ -58,6 +59,24 @@ class LineOnGpu(Struct, frozen=True):
     is_added: bool = False
 
 
+# What handles a finding: the captured step or what moves out of it, other code in its place, or distributions that
+# no longer check their arguments.
+Handling = Literal["capture", "replaced code", "no argument checks"]
+
+
+class Handled(Struct, frozen=True):
+    """A finding that the change of a step handles, by its rule and its place, so that it needs no edit."""
+
+    rule: str
+    location: Location | None
+    caller: Location | None  # the program's own line, if the location is in a library
+    by: Handling
+
+    @staticmethod
+    def of(finding: Finding, by: Handling) -> Handled:
+        return Handled(finding.rule, finding.location, caller_of(finding), by)
+
+
 def modules_to_move(steps: Iterable[tuple[Mode, Iterable[CalledModule]]]) -> list[CalledModule]:
     """The modules of some steps to move: those of training steps, which are whole models, if there are any.
 
@@ -97,8 +116,8 @@ class ProgramStep(Struct, frozen=True):
     caller: Location | None = None  # the program's own line that led to the step
     change: str = ""  # what the program's patch does for this step, as a clause
     no_change: str = ""  # or why it does nothing
-    cured: tuple[str, ...] = ()  # rules whose findings the change handles, so they need no edit
-    unchecked: tuple[Location, ...] = ()  # of its reads, argument checks that the change turns off
+    cured: tuple[str, ...] = ()  # rules of which the change handles every finding
+    handled: tuple[Handled, ...] = ()  # the findings that it handles
     captured: tuple[Lines, ...] = ()  # what the change captures besides what was diagnosed
     host_values: tuple[
         str, ...
@@ -108,6 +127,11 @@ class ProgramStep(Struct, frozen=True):
     def stays_on_cpu(self) -> bool:
         """Whether its reason says that a graph does nothing for it, alone or with another reason."""
         return ON_CPU in self.reason
+
+    def handling_of(self, finding: Finding) -> Handling | None:
+        """What of the step's change handles a finding; None for one that needs an edit."""
+        same = (each for each in self.handled if each == Handled.of(finding, each.by))
+        return next((each.by for each in same), None)
 
 
 PatchStatus = Literal["not tried", "same results", "left out"]

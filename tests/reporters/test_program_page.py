@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from graphdoctor.cli import make_parser
+from graphdoctor.cli.arguments import program_of
 from graphdoctor.reporters import program_page
 from graphdoctor.reporters.analysis.summary import now_of
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.figures import Range, ratio_text
-from graphdoctor.values.finding import Edit
 from graphdoctor.values.locations import Lines
-from graphdoctor.values.program import ON_CPU, HostWait, LineOnGpu, Patch, ProgramStep
+from graphdoctor.values.program import ON_CPU, Handled, HostWait, LineOnGpu, Patch, ProgramStep
 from graphdoctor.values.report import RankOutcome
 from tests.support.reports import (
     BASE,
@@ -28,6 +31,8 @@ from tests.support.reports import (
     of_program,
     step_of,
 )
+
+READ_LATER = Handled.of(HOST_READ, "capture")
 
 
 def test_page_is_the_golden_one() -> None:
@@ -76,8 +81,8 @@ def test_a_step_without_a_report_says_if_it_cannot_be_diagnosed_or_was_not_reach
 
 
 DIFF = PROGRAM.patch.diff if PROGRAM.patch else ""
-TRY = "     graphdoctor run --diff fix.diff train.py --epochs 1\n"
-AGAIN = "     graphdoctor run train.py --epochs 1\n"
+TRY = "     graphdoctor run --diff fix.diff train.py -- --epochs 1\n"
+AGAIN = "     graphdoctor run train.py -- --epochs 1\n"
 
 
 def orders(
@@ -137,13 +142,13 @@ def test_a_program_on_the_cpu_says_what_to_type_first() -> None:
     step = replace(step_of(SAFE), report=None, reason=ON_CPU)
     following = " ".join(orders(step, patch=None).split())
     predict, _, move = following.partition(" 2. ")
-    assert predict.endswith("graphdoctor run --device cpu-as-is train.py --epochs 1")
+    assert predict.endswith("graphdoctor run --device cpu-as-is train.py -- --epochs 1")
     assert move.startswith("If that is worth it, move the program to the GPU: the model and its")
-    assert move.endswith(" graphdoctor run train.py --epochs 1")
+    assert move.endswith(" graphdoctor run train.py -- --epochs 1")
 
 
 def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:
-    cured, other = replace(step_of(COMPARED), cured=("GD101",)), step_of(COMPARED)
+    cured, other = replace(step_of(COMPARED), handled=(READ_LATER,)), step_of(COMPARED)
     page = program_page.render(of_program(cured, other), Look(base=BASE))
     handled, _, second = page.partition("error[GD101]: step 2: ")
     assert "handled: the change above handles 1 error: no further edit is needed\n" in handled
@@ -156,22 +161,17 @@ def test_a_change_that_holds_spares_the_reader_the_fixes_of_its_step() -> None:
 
 def test_an_argument_check_that_the_change_turns_off_is_not_a_value_that_is_read_later() -> None:
     check = replace(HOST_READ, message="A check is a host sync.", location=at(40))
-    step = replace(step_of(replace(COMPARED, findings=(HOST_READ, check))), cured=("GD101",))
-    for unchecked in ((at(40),), ()):
-        page = program_page.render(of_program(replace(step, unchecked=unchecked)), Look(base=BASE))
-        words = " ".join(page.split())
-        off = "The change turns off the validation of distributions' arguments, which reads it, for the"
-        told = f"(models/branch.py:40). {off} whole program." in words
-        assert told == bool(unchecked)
-        later = (
-            "(models/branch.py:31). The change reads the value after the captured part." in words
-        )
-        assert later == bool(unchecked)
+    handled = (READ_LATER, Handled.of(check, "no argument checks"))
+    step = replace(step_of(replace(COMPARED, findings=(HOST_READ, check))), handled=handled)
+    words = " ".join(program_page.render(of_program(step), Look(base=BASE)).split())
+    off = "The change turns off the validation of distributions' arguments, which reads it, for the"
+    assert f"(models/branch.py:40). {off} whole program." in words
+    assert "(models/branch.py:31). The change reads the value after the captured part." in words
 
 
 def test_a_line_that_the_change_handles_or_captures_is_no_host_sync_between_steps() -> None:
     waits = tuple(HostWait(at(line), "reads a value", 1.0) for line in (31, 9, 12, 50))
-    trained = replace(step_of(COMPARED), cured=("GD101",))  # in line 31
+    trained = replace(step_of(COMPARED), handled=(READ_LATER,))  # in line 31
     acting = replace(step_of(SAFE), between=waits, captured=(Lines(at(9).file, 10, 20),))
     for show_all, shown in ((False, "(models/branch.py:9, :50)"), (True, "models/branch.py:50 ")):
         look = Look(base=BASE, show_all=show_all)
@@ -183,18 +183,19 @@ def test_a_line_that_the_change_handles_or_captures_is_no_host_sync_between_step
     assert "4 host syncs between steps" in page
 
 
-@pytest.mark.parametrize("is_in_diff", [True, False])
-def test_a_fix_that_the_change_writes_is_not_a_value_that_is_read_later(is_in_diff: bool) -> None:
-    edit = Edit("models/branch.py", 31, 1, 32, 1, "y = encoder(\n    x, mask, is_causal=True)")
-    edited = replace(HOST_READ, edits=(edit,))
-    added = "+    x, mask, is_causal=True)\n" if is_in_diff else ""
-    diff = f"--- a\n+++ b\n@@ -31,2 +31,2 @@\n-y = encoder(\n-    x, mask)\n+y = encoder(\n{added}"
-    step = replace(step_of(replace(COMPARED, findings=(edited,))), cured=("GD101",))
-    report = replace(of_program(step), patch=Patch("same results", diff, BASE))
-    handled, _, _ = program_page.render(report, Look(base=BASE)).partition("error[")
-    words = " ".join(handled.split())
-    assert ("The change replaces the code there." in words) == is_in_diff
-    assert ("reads the value after the captured part" in words) != is_in_diff
+def test_code_that_the_change_replaces_is_not_a_value_that_is_read_later() -> None:
+    step = replace(step_of(COMPARED), handled=(Handled.of(HOST_READ, "replaced code"),))
+    words = " ".join(program_page.render(of_program(step), Look(base=BASE)).split())
+    assert "The change replaces the code there." in words
+    assert "reads the value after the captured part" not in words
+
+
+def test_one_of_two_findings_of_a_rule_is_left_to_the_reader() -> None:
+    other = replace(HOST_READ, message="`other.item()` makes the host wait.", location=at(52))
+    step = replace(step_of(replace(COMPARED, findings=(HOST_READ, other))), handled=(READ_LATER,))
+    page = program_page.render(of_program(step), Look(base=BASE))
+    assert "error[GD101]: step 1: `other.item()` makes the host wait" in page
+    assert "1 error, 1 error handled by the change." in page
 
 
 def test_errors_of_one_fix_are_one_block_with_the_lines_of_all_steps() -> None:
@@ -225,7 +226,7 @@ def test_a_line_with_two_cures_in_two_steps_is_one_block_that_says_whose_each_is
 
 def test_an_error_in_the_captured_step_is_fixed_before_the_change_is_tried() -> None:
     """Its capture would be refused, and the change left out; the diff is made from the lines after the fix."""
-    changed = replace(step_of(COMPARED), change="replay the step", cured=("GD204",))
+    changed = replace(step_of(COMPARED), change="replay the step")
     following = orders(changed, step_of(COMPARED), patch=Patch("not tried", DIFF, BASE))
     first, second, third, fourth = re.split(r"(?m)^  \d\. ", following)[1:]
     assert " ".join(first.split()).startswith("Fix GD101 of step 1: until then")
@@ -236,7 +237,7 @@ def test_an_error_in_the_captured_step_is_fixed_before_the_change_is_tried() -> 
 
 def test_an_error_that_no_capture_meets_is_left_until_after_the_change() -> None:
     """A wrong replay is none of the captured step's if the statement stays outside."""
-    changed = replace(step_of(COMPARED), change="replay the step", cured=("GD101",))
+    changed = replace(step_of(COMPARED), change="replay the step", handled=(READ_LATER,))
     following = orders(changed, patch=Patch("not tried", DIFF, BASE))
     assert following.startswith("  1. Try the change.")
     assert "3. Run graphdoctor again." in following
@@ -351,3 +352,27 @@ def test_all_adds_the_page_of_each_step() -> None:
     assert "Step 1: line 31 of branch.py" in page
     assert "4 steps of 12 were recorded, at 2.5x the usual step time." in page
     assert "What can be captured" in page and "Use --all" not in page
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train.py", "cpu"),
+        ("train.py", "--device", "cuda"),
+        ("train.py", "--", "x y"),
+        ("-m", "package.train", "--steps", "3"),
+        ("-m", "package.train"),
+    ],
+)
+def test_a_printed_command_runs_the_program_with_its_own_arguments(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--device` and `--steps` are options of graphdoctor, too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    report = replace(of_program(step_of(COMPARED)), command=words, is_on_cpu=True)
+    commands = [order.command for order in program_page.orders_of(report, "") if order.command]
+    assert commands
+    for command in commands:
+        parsed = make_parser().parse_args(shlex.split(command)[1:])
+        assert program_of(parsed).command == words

@@ -20,21 +20,16 @@ def only_copies(statement: ast.stmt, batch: AbstractSet[str]) -> bool:
     return isinstance(statement, ast.Assign) and bool(calls) and _are_of(batch, calls)
 
 
-def are_copies(
-    findings: Iterable[Finding], file: str, statements: Sequence[ast.stmt], batch: AbstractSet[str]
+def is_copy(
+    finding: Finding, file: str, statements: Sequence[ast.stmt], batch: AbstractSet[str]
 ) -> bool:
-    """Whether each finding is about a copy of these variables, or of their items, in the statements of a file."""
-    every = [*calls_in(*statements)]
-    batch = batch | _items(statements, batch)
-    for finding in findings:
-        place = finding.location
-        if place is None or place.file != file or finding.operator != _COPY:
-            return False
-        on_line = [c for c in every if c.lineno <= place.line <= (c.end_lineno or 0)]
-        copies = [call for call in on_line if last_name(call.func) in _COPIES]
-        if not copies or not _are_of(batch, copies):
-            return False
-    return True
+    """Whether a finding is about a copy of these variables, or of their items, in the statements of a file."""
+    place = finding.location
+    if place is None or place.file != file or finding.operator != _COPY:
+        return False
+    on_line = (c for c in calls_in(*statements) if c.lineno <= place.line <= (c.end_lineno or 0))
+    copies = [call for call in on_line if last_name(call.func) in _COPIES]
+    return bool(copies) and _are_of(batch | _items(statements, batch), copies)
 
 
 def _are_of(batch: AbstractSet[str], calls: Iterable[ast.Call]) -> bool:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from graphdoctor.rules.host_read import HostRead, checks_arguments
 from graphdoctor.source.trees import scope_at
 from graphdoctor.strategies.patch.alike import (
     Likeness,
@@ -22,12 +21,10 @@ from graphdoctor.strategies.patch.alike import (
 from graphdoctor.strategies.patch.edits import EDITS, PLAIN_EDITS
 from graphdoctor.strategies.patch.edits.capture_step import CAPTURE
 from graphdoctor.strategies.patch.edits.edit import Edit, NoProposal, Proposal
-from graphdoctor.strategies.patch.edits.unchecked_distributions import TURNED_OFF
 from graphdoctor.strategies.patch.rerun import Optimizers, Run, Task, reruns
 from graphdoctor.strategies.patch.source import (
     CannotEdit,
     Change,
-    Import,
     Sources,
     at_lines_before,
     changed_sources,
@@ -179,15 +176,10 @@ def _written(
     report: ProgramReport, made: _Made, reasons: dict[int, str], folder: str, *, is_plain: bool
 ) -> ProgramReport:
     """The report with what is made for each of its steps, and why nothing is for the others."""
-    is_unchecked = any(
-        isinstance(change, Import) and change.code == TURNED_OFF
-        for each in made.proposals.values()
-        for change in each.changes
-    )
     steps = [
-        _with_change(step, made.proposals[number], is_plain=is_plain, is_unchecked=is_unchecked)
+        _with_change(step, made.proposals[number], is_plain=is_plain)
         if number in made.proposals
-        else replace(step, change="", no_change=reasons.get(number, ""), cured=())
+        else replace(step, change="", no_change=reasons.get(number, ""), cured=(), handled=())
         for number, step in enumerate(report.steps)
     ]
     report = replace(report, steps=tuple(steps))
@@ -202,13 +194,8 @@ def _written(
     return replace(report, patch=Patch("not tried", diff, where, speedup=gain, shapes=shapes))
 
 
-def _with_change(
-    step: ProgramStep, proposal: Proposal, *, is_plain: bool, is_unchecked: bool
-) -> ProgramStep:
-    """With what the diff does instead of advice to keep the step as it is.
-
-    `is_unchecked`: it turns off the argument checks of distributions.
-    """
+def _with_change(step: ProgramStep, proposal: Proposal, *, is_plain: bool) -> ProgramStep:
+    """With what the diff does instead of advice to keep the step as it is."""
     report = step.report
     if report is not None and report.recommendation is not None:
         advice = report.recommendation
@@ -218,19 +205,18 @@ def _with_change(
             )
             sentence = f"Apply what `{command}` writes: {proposal.clause}."
             report = replace(report, recommendation=replace(advice, sentence=sentence))
-    findings = report.findings if report is not None else ()
-    edit = next(each for each in (*EDITS, *PLAIN_EDITS) if each.name == proposal.edit)
-    cured = {each.rule for each in findings}.intersection((*edit.cures, *proposal.cures))
-    reads = [each.location for each in findings if each.rule in cured and each.rule == HostRead.id]
-    return replace(
+    step = replace(
         step,
         report=report,
         change=proposal.clause,
         no_change="",
-        cured=tuple(sorted(cured)),
-        unchecked=tuple(at for at in reads if is_unchecked and at and checks_arguments(at)),
+        handled=proposal.handled,
         captured=proposal.captured,
     )
+    findings = report.findings if report is not None else ()
+    left = {each.rule for each in findings if step.handling_of(each) is None}
+    cured = {each.rule for each in findings} - left
+    return replace(step, cured=tuple(sorted(cured)))
 
 
 def tried(

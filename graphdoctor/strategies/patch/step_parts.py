@@ -6,7 +6,7 @@ import ast
 import copy
 import textwrap
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -361,17 +361,17 @@ def _group(statements: Sequence[ast.stmt], source: _Source) -> Group:
 
 def _kept_on_device(code: str) -> str:
     """`x = y.item()` as `x = y.detach()`, a tensor without dimensions of the same value."""
-    lines = code.split("\n")
-    for node in ast.walk(ast.parse(code)):
-        call = node.value if isinstance(node, ast.Assign) else None
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-            continue
-        end, column = call.end_lineno or 0, call.end_col_offset or 0
-        line = lines[end - 1].encode()
-        if call.func.attr == "item" and line[:column].endswith(b".item()"):
-            kept = line[: column - len(b"item()")] + b"detach()" + line[column:]
-            lines[end - 1] = kept.decode()
-    return "\n".join(lines)
+    reads = [*assigned_reads(ast.parse(code))]
+    ends = ((each.end_lineno or 0, each.end_col_offset or 0) for each in reads)
+    return with_places(code, [(line, end - len("item()"), end, "detach()") for line, end in ends])
+
+
+def assigned_reads(*nodes: ast.AST) -> Iterator[ast.Call]:
+    """`y.item()` of each `x = y.item()`."""
+    for node in (n for each in nodes for n in ast.walk(each) if isinstance(n, ast.Assign)):
+        call = node.value
+        if isinstance(call, ast.Call) and ast.unparse(call).endswith(".item()"):
+            yield call
 
 
 def with_attributes_apart(

@@ -59,7 +59,6 @@ class CaptureDecode:
         self.name = "capture the step of a rollout" if with_rows else "capture the decode step"
         self._with_rows = with_rows
 
-    cures: tuple[str, ...] = ()
     exactness: Exactness = "bitwise"
 
     def propose(self, step: ProgramStep) -> Proposal:

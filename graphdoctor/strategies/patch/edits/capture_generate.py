@@ -7,7 +7,7 @@ import ast
 from graphdoctor.strategies.patch.edits.capture_model import binding_of
 from graphdoctor.strategies.patch.edits.capture_step import CAPTURE
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
-from graphdoctor.strategies.patch.edits.static_cache import call_with_growing_cache
+from graphdoctor.strategies.patch.edits.static_cache import call_with_growing_cache, growing_caches
 from graphdoctor.strategies.patch.source import Above, Argument, At, Below, Import, source_of
 from graphdoctor.values.program import Exactness, ProgramStep
 
@@ -32,7 +32,6 @@ class CaptureGenerate:
     """Gives `generate` a static cache of the program's own, and the captured forward where it takes a compiled one."""
 
     name = "capture generate()"
-    cures: tuple[str, ...] = ("GD212",)
     exactness: Exactness = "rounding"
 
     def propose(self, step: ProgramStep) -> Proposal:
@@ -71,6 +70,7 @@ class CaptureGenerate:
             ),
             "generate() gets a cache of fixed length (GD212), which is kept for the next call, and its"
             " decode steps are replayed as a graph",
+            handled=growing_caches(step),
         )
 
 

@@ -29,7 +29,6 @@ class CaptureModel:
     """Captures the modules that a step calls; loss, optimizer and loop stay as they are."""
 
     name = "capture the model"
-    cures: tuple[str, ...] = ()
     exactness: Exactness = "bitwise"
 
     def propose(self, step: ProgramStep) -> Proposal:

@@ -34,7 +34,6 @@ class CaptureReturns:
     """Captures a training step, and what computes its returns in the loop around it."""
 
     name = "capture the step and the returns"
-    cures: tuple[str, ...] = CaptureStep.cures
     exactness: Exactness = CaptureStep.exactness
 
     def propose(self, step: ProgramStep) -> Proposal:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import CodeType
 
 from graphdoctor.source.trees import always_run
-from graphdoctor.strategies.patch.batch_copies import are_copies, only_copies
+from graphdoctor.strategies.patch.batch_copies import is_copy, only_copies
 from graphdoctor.strategies.patch.edits.averages_at_once import (
     averages_in_functions,
     averages_in_place,
@@ -21,7 +21,10 @@ from graphdoctor.strategies.patch.edits.cured_in_functions import cured_in_funct
 from graphdoctor.strategies.patch.edits.drawn_in_functions import with_draws_given
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.edits.read_after_loop import read_after_loops
-from graphdoctor.strategies.patch.edits.unchecked_distributions import unchecked_distributions
+from graphdoctor.strategies.patch.edits.unchecked_distributions import (
+    is_unchecked,
+    unchecked_distributions,
+)
 from graphdoctor.strategies.patch.read_values import READS
 from graphdoctor.strategies.patch.source import (
     Above,
@@ -36,6 +39,7 @@ from graphdoctor.strategies.patch.step_parts import (
     MODES,
     Group,
     Parts,
+    assigned_reads,
     called,
     figures_below,
     functions_of,
@@ -50,13 +54,13 @@ from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
 from graphdoctor.target.program.statements import Span, find_span
 from graphdoctor.values.figures import joined, ratio_range
 from graphdoctor.values.finding import Finding
-from graphdoctor.values.locations import is_library
-from graphdoctor.values.program import Exactness, ProgramStep
+from graphdoctor.values.locations import Location, is_library
+from graphdoctor.values.program import Exactness, Handled, Handling, ProgramStep
 
 _NAMES = ("train_step", "training_step", "optimization_step", "captured_step")
 _READS = frozenset({"GD101", "GD102", "GD103", "GD108"})  # the host waits for a value
-_COPY = "GD104"
-_CURES = ("GD111", "GD112", "GD117", "GD203", "GD204", "GD205")
+_READ, _COPY = "GD101", "GD104"
+_HANDLED = ("GD111", "GD112", "GD117", "GD203", "GD204", "GD205")
 _WIDEST = 100  # columns of a line that is made, where the file has none that is wider
 
 
@@ -86,7 +90,6 @@ class CaptureStep:
         self._wrapper = wrapper
 
     name = "capture the step"
-    cures: tuple[str, ...] = (*_CURES, *sorted(_READS))
     exactness: Exactness = "rounding"
 
     def propose(self, step: ProgramStep) -> Proposal:
@@ -109,6 +112,7 @@ class CaptureStep:
         assert step.report is not None
         file = step.location.file
         outside: tuple[ast.stmt | ast.expr, ...] = ()
+        rewritten: tuple[ast.expr, ...] = ()
         rounded: tuple[Change, ...] = ()
         if (function := _whole_function(span)) is not None:
             self._wrapper.check([function])
@@ -132,18 +136,34 @@ class CaptureStep:
             kept = {group.test for group in parts.groups if group.test is not None}
             branches = [each for each in _statements(span) if isinstance(each, ast.If)]
             tests = [s.test for s in branches if ast.get_source_segment(text, s.test) in kept]
-            batch, outside = extraction.batch, (*parts.prepared, *parts.shown, *tests)
+            shown = (*parts.shown, *(each for group in parts.groups for each in group.shown))
+            batch, outside = extraction.batch, (*parts.prepared, *shown, *tests)
+            origins = (each for group in parts.groups for each in group.origin)
+            rewritten = tuple(assigned_reads(*origins))
         lines = range(span.first_line, span.last_line + 1)
         moved = range(0) if function is not None else lines
         replaced = cured_in_functions(step.report.findings, file, moved)
-        changes = (*changes, *unchecked_distributions(step.report.findings, file))
+        unchecked = unchecked_distributions(step.report.findings, file)
+        changes = (*changes, *unchecked)
         changes = (*changes, *dict.fromkeys(one for each in replaced.values() for one in each))
         estimate = step.report.estimate
         gain = estimate.whole_speedup if estimate is not None else None
-        refused = {f.rule for f in step.report.findings if f.effect == "capture-fails"}
-        findings = step.report.findings
-        cures = _cured(findings, file, _statements(span), batch, outside, replaced)
-        left = sorted(refused.difference(self.cures, cures))
+        handled = dict[Finding, Handling]()
+        for each in step.report.findings:
+            is_rewritten = each.rule == _READ and _is_in((each.location,), file, rewritten)
+            is_outside = _is_in((each.location, *each.stack), file, outside)
+            if each in replaced or (is_rewritten and not is_outside):
+                handled[each] = "replaced code"
+            elif (
+                is_outside
+                or each.rule in _HANDLED
+                or (each.rule == _COPY and is_copy(each, file, _statements(span), batch))
+            ):
+                handled[each] = "capture"
+            elif unchecked and is_unchecked(each):
+                handled[each] = "no argument checks"
+        refused = (f for f in step.report.findings if f.effect == "capture-fails")
+        left = sorted({each.rule for each in refused if each not in handled})
         once = f" once {joined(left)} {'is' if len(left) == 1 else 'are'} fixed" if left else ""
         predicted = f" ({ratio_range(gain)}, predicted{once})" if gain is not None else ""
         functions = joined([f"`{name}()`" for name in names])
@@ -155,31 +175,17 @@ class CaptureStep:
             f" {'a graph' if len(names) == 1 else 'graphs'} after the first calls{predicted}",
             covers=(file, lines),
             gain=None if left else gain,
-            cures=cures,
+            handled=tuple(Handled.of(each, by) for each, by in handled.items()),
             rounded=rounded,
         )
 
 
-def _cured(
-    findings: Iterable[Finding],
-    file: str,
-    statements: Sequence[ast.stmt],
-    batch: set[str],
-    outside: Sequence[ast.stmt | ast.expr],
-    replaced: Container[Finding],
-) -> tuple[str, ...]:
-    """The rules of which each finding is replaced, outside the captured statements, or a copy of the batch."""
-    lines = {n for s in outside for n in range(s.lineno, (s.end_lineno or s.lineno) + 1)}
-    found: dict[str, list[Finding]] = {}  # what is inside, by rule
-    for each in findings:
-        inside = found.setdefault(each.rule, [])
-        through = filter(None, (each.location, *each.stack))
-        is_outside = any(place.file == file and place.line in lines for place in through)
-        if not is_outside and each not in replaced:
-            inside.append(each)
-    if are_copies(found.get(_COPY, ()), file, statements, batch):
-        found[_COPY] = []
-    return tuple(rule for rule, inside in found.items() if not inside)
+def _is_in(
+    places: Iterable[Location | None], file: str, parts: Sequence[ast.stmt | ast.expr]
+) -> bool:
+    """Whether one of these places is in a part of a file."""
+    lines = {n for each in parts for n in range(each.lineno, (each.end_lineno or each.lineno) + 1)}
+    return any(at is not None and at.file == file and at.line in lines for at in places)
 
 
 def span_of_step(text: str, step: ProgramStep) -> Span:

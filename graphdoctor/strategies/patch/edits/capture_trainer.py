@@ -40,7 +40,6 @@ class CaptureTrainer:
     """Captures forward and backward pass of a Trainer, which goes on to clip, step, schedule and log."""
 
     name = "capture the Trainer's step"
-    cures: tuple[str, ...] = ()
     exactness: Exactness = "bitwise"
 
     def propose(self, step: ProgramStep) -> Proposal:

@@ -8,7 +8,7 @@ from typing import Protocol
 from graphdoctor.strategies.patch.source import Change
 from graphdoctor.values.figures import Range
 from graphdoctor.values.locations import Lines
-from graphdoctor.values.program import Exactness, ProgramStep
+from graphdoctor.values.program import Exactness, Handled, ProgramStep
 
 
 class NoProposal(Exception):
@@ -24,8 +24,8 @@ class Proposal:
     `covers` are the file and the lines of statements that are captured with all that they call. `captured` are
     lines of them and of functions that they call, where the diagnosis is of less than what is captured; reads that
     stay outside are not in it. `captures`: the changed program replays graphs, so its trial counts them. `gain` is
-    the predicted speedup of the step; None where it is measured in the report, or not known. `cures` are rules
-    whose findings are removed from this step, besides those of its edit. `rounded` are changes that capture nothing
+    the predicted speedup of the step; None where it is measured in the report, or not known. `handled` are findings
+    of the step that need no edit with the change. `rounded` are changes that capture nothing
     and round as the proposal does: the trial compares with the program that has them.
     """
 
@@ -38,20 +38,19 @@ class Proposal:
     covers: tuple[str, range] | None = None
     captured: tuple[Lines, ...] = ()
     gain: Range | None = None
-    cures: tuple[str, ...] = ()
+    handled: tuple[Handled, ...] = ()
     rounded: tuple[Change, ...] = ()
 
 
 class Edit(Protocol):
     """One kind of change: its class is one file of this folder, and a row of `EDITS`.
 
-    `cures` are the rules whose findings it removes, `exactness` is "bitwise" where results stay the same
+    `exactness` is "bitwise" where results stay the same
     bit for bit, "rounding" where sums may be rounded otherwise, and "changes-results" where a program
     trains another way; such an edit is never made unasked.
     """
 
     name: str
-    cures: tuple[str, ...]
     exactness: Exactness
 
     def propose(self, step: ProgramStep) -> Proposal:

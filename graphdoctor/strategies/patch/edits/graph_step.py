@@ -98,7 +98,6 @@ class GraphStep:
     """
 
     name = "graph the step"
-    cures: tuple[str, ...] = ("GD101", "GD102", "GD103", "GD108", "GD111", "GD117")
     exactness: Exactness = "rounding"
 
     def propose(self, step: ProgramStep) -> Proposal:

@@ -8,7 +8,7 @@ import os
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.source import Argument, At, CannotEdit, source_of
 from graphdoctor.values.locations import is_library
-from graphdoctor.values.program import Exactness, ProgramStep
+from graphdoctor.values.program import Exactness, Handled, ProgramStep
 
 _CACHE = "cache_implementation"
 _OTHER_CACHES = frozenset({_CACHE, "past_key_values", "use_cache", "generation_config", None})
@@ -18,7 +18,6 @@ class StaticCache:
     """Gives the program's own call of transformers' `generate` a static cache."""
 
     name = "static cache"
-    cures: tuple[str, ...] = ("GD212",)
     exactness: Exactness = "rounding"
 
     def propose(self, step: ProgramStep) -> Proposal:
@@ -30,15 +29,15 @@ class StaticCache:
             "generate() gets a cache of fixed length, which gives each decode step the same shapes"
             " (GD212); on a GPU, transformers then compiles that step into CUDA graphs",
             captures=False,
+            handled=growing_caches(step),
         )
 
 
 def call_with_growing_cache(step: ProgramStep) -> tuple[ast.Call, At]:
     """The program's call of `generate`, which chooses no cache, and where it ends. Raises NoProposal."""
-    caller, report = step.caller, step.report
+    caller = step.caller
     in_generate = os.path.join("transformers", "generation", "") in step.location.file
-    grows = report is not None and any(f.rule == "GD212" for f in report.findings)
-    if caller is None or is_library(caller.file) or not grows or not in_generate:
+    if caller is None or is_library(caller.file) or not growing_caches(step) or not in_generate:
         raise NoProposal("no call of generate() has a cache that grows")
     call = _generate_call(caller.file, caller.line)
     if (not call.args and not call.keywords) or _chooses_cache(call):
@@ -47,6 +46,12 @@ def call_with_growing_cache(step: ProgramStep) -> tuple[ast.Call, At]:
         )
     assert call.end_lineno is not None and call.end_col_offset is not None
     return call, At(caller.file, call.end_lineno, call.end_col_offset)
+
+
+def growing_caches(step: ProgramStep) -> tuple[Handled, ...]:
+    """What a cache of fixed length handles."""
+    found = step.report.findings if step.report is not None else ()
+    return tuple(Handled.of(each, "capture") for each in found if each.rule == "GD212")
 
 
 def _chooses_cache(call: ast.Call) -> bool:

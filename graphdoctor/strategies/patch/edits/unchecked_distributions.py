@@ -8,7 +8,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from graphdoctor.source.trees import calls_in
+from graphdoctor.rules.host_read import checks_arguments
+from graphdoctor.source.trees import calls_in, scope_at
 from graphdoctor.strategies.patch.source import CannotEdit, Change, Import, source_of
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import is_library
@@ -39,6 +40,17 @@ def unchecked_at(file: str, places: Iterable[tuple[str, int]]) -> tuple[Change, 
     imports = (n for n in ast.parse(source_of(file)).body if isinstance(n, ast.Import))
     has_torch = any(a.name == "torch" and not a.asname for n in imports for a in n.names)
     return (*(() if has_torch else (Import(file, "import torch"),)), Import(file, TURNED_OFF))
+
+
+def is_unchecked(finding: Finding) -> bool:
+    """Whether a finding is about an argument check that the change turns off: its function asks for none itself."""
+    at = finding.location
+    if finding.rule not in CURES or at is None or not checks_arguments(at):
+        return False
+    scope = scope_at(at.file, at.line)
+    keywords = (k for call in calls_in(scope or ast.Pass()) for k in call.keywords)
+    given = (ast.unparse(k.value) for k in keywords if k.arg == "validate_args")
+    return all(value == "False" for value in given)
 
 
 def _makes_distribution(file: str, line: int) -> bool:
