@@ -76,6 +76,7 @@ class RegionRun:
     before: dict[int, torch.UntypedStorage] = field(default_factory=dict)
     after: dict[Part, torch.Tensor] = field(default_factory=dict)
     generator: torch.Tensor | None = None
+    newest_before: int | None = None  # the number of the last storage that was there before it
     reason: str = ""  # why it cannot be compared
 
     @cached_property
@@ -121,7 +122,7 @@ class RegionWatcher:
         }
         self._last = {max(span) for span in spans}
         self._made_on_cpu: set[int] = set()  # by device operators: attention's seed and offset
-        self._newest_before = table.info(torch.empty(0)).number
+        self._newest_before = table.newest
 
     def event(self, event: HostEvent) -> None:
         """What the host does is no part of a region, but for where random numbers are counted from."""
@@ -134,6 +135,8 @@ class RegionWatcher:
         run = self._run_of_op.get(self._index)
         if run is None:
             return
+        if run.newest_before is None:
+            run.newest_before = self._table.newest
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             if call.facts.is_random and run.generator is None:
                 run.generator = generator_state()
@@ -186,7 +189,10 @@ class RegionWatcher:
         writer = (call.facts.name, location)
         passed_by = set(map(id, _without_meaning(call)))
         for tensor in tensors_of(call.result):
-            slot, new = run.slot(self._table.info(tensor).number)
+            number = self._table.info(tensor).number
+            if number not in run.slots and number <= (run.newest_before or 0):
+                self._read(run, tensor)  # `set_` got it as a storage, not as a tensor
+            slot, new = run.slot(number)
             if id(tensor) not in passed_by and (new or slot in run.made):
                 run.made.add(slot)
                 if call.facts.base_name in _BLANK:

@@ -352,3 +352,19 @@ def test_memory_of_torch_empty_that_an_operator_wrote_is_compared(device: Emulat
         return kept
 
     assert only(outcomes(device, step, change=everything)).status == "wrong"
+
+
+def test_memory_that_an_operator_gets_as_a_storage_is_what_it_was_before_the_region(
+    device: EmulatedDevice,
+) -> None:
+    """As an RNN makes one tensor of its weights' memory, which a later region changes."""
+    weight = torch.ones(4, device="cuda")
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        whole = torch.empty(0, device="cuda").set_(weight.untyped_storage(), 0, (4,), (1,))
+        seen = data.cuda() * whole
+        weight.add_(float(seen.sum()))
+        return seen
+
+    for outcome in outcomes(device, step):
+        assert only((outcome,)).status == "verified", only((outcome,))

@@ -186,6 +186,11 @@ class StorageTable:
         """The entry of a storage; None if it is not known."""
         return self._infos.get(storage._cdata)
 
+    @property
+    def newest(self) -> int:
+        """The number of the storage that was seen last."""
+        return self._next_number - 1
+
     def alive(self) -> Iterator[tuple[StorageInfo, torch.UntypedStorage]]:
         """The entries whose storages somebody still holds."""
         for info in list(self._infos.values()):
