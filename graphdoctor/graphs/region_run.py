@@ -190,7 +190,8 @@ class RegionWatcher:
         passed_by = set(map(id, _without_meaning(call)))
         for tensor in tensors_of(call.result):
             number = self._table.info(tensor).number
-            if number not in run.slots and number <= (run.newest_before or 0):
+            is_from_before = run.newest_before is not None and number <= run.newest_before
+            if is_from_before and number not in run.slots:
                 self._read(run, tensor)  # `set_` got it as a storage, not as a tensor
             slot, new = run.slot(number)
             if id(tensor) not in passed_by and (new or slot in run.made):
