@@ -93,6 +93,7 @@ def corners(
     regions: Regions | None = None,
     *,
     calls: Calls = NO_CALLS,
+    is_middle_alone: bool = False,
 ) -> Corners:
     """What `estimate` goes out from: how wide ranges have to be is another question."""
     eager = tuple(eager_pieces(iteration.ops, profile, events=iteration.events))
@@ -101,7 +102,7 @@ def corners(
         *handed_over(iteration, profile, regions, calls),
         *graph_pieces(iteration, profile, regions, eager),
     )
-    cases = corner_cases(eager)
+    cases = corner_cases(eager)[: 1 if is_middle_alone else None]
     before = [lay_out(eager, profile, case) for case in cases]
     after = [lay_out(graph, profile, case) for case in cases]
     return Corners(
@@ -129,9 +130,14 @@ def on_other_hosts(
     """The middle prediction on a host half as fast, and on one twice as fast."""
     found = []
     for times in _OTHER_HOSTS:
-        there = estimate(iteration, slowed(profile, times), regions)
-        eager, graph = there.eager_us.mid, there.graph_us.mid
-        found.append(OtherHost(times, eager, graph, there.speedup.mid))
+        there = corners(iteration, slowed(profile, times), regions, is_middle_alone=True)
+        is_graphed = any(piece.nodes for piece in there.graph)
+        eager_us, graph_us = there.eager_us.mid, there.graph_us.mid
+        found.append(
+            OtherHost(times, eager_us, graph_us, there.speedup.mid)
+            if is_graphed
+            else OtherHost(times, eager_us, eager_us, 1.0)
+        )
     return tuple(found)
 
 

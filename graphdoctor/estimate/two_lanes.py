@@ -69,14 +69,16 @@ class Work:
 
     def repeated(self, times: int) -> Work:
         """The same work several times in a row."""
+        if times == 1:
+            return self
         return Work(
-            host_us=np.tile(self.host_us, times),
-            launch_us=np.tile(self.launch_us, times),
-            gap_us=np.tile(self.gap_us, times),
-            busy_us=np.tile(self.busy_us, times),
-            inner_us=np.tile(self.inner_us, times),
-            puts=np.tile(self.puts, times),
-            waits=np.tile(self.waits, times),
+            host_us=np.concatenate((self.host_us,) * times),
+            launch_us=np.concatenate((self.launch_us,) * times),
+            gap_us=np.concatenate((self.gap_us,) * times),
+            busy_us=np.concatenate((self.busy_us,) * times),
+            inner_us=np.concatenate((self.inner_us,) * times),
+            puts=np.concatenate((self.puts,) * times),
+            waits=np.concatenate((self.waits,) * times),
             latency_us=self.latency_us,
             sync_us=self.sync_us,
         )
@@ -98,7 +100,9 @@ class Positions:
 
 
 @dataclass(slots=True)
-class _Clocks:
+class Clocks:
+    """Where host and device stand, and how long the device idled so far."""
+
     host: float = 0.0
     device: float = 0.0
     waiting: float = 0.0
@@ -106,12 +110,13 @@ class _Clocks:
     owed: float = 0.0  # drained since the device last started
 
 
-def run(work: Work, positions: Positions | None = None) -> Laid:
+def run(work: Work, positions: Positions | None = None, *, clocks: Clocks | None = None) -> Laid:
     """Let host and device work side by side; `positions`, with a place for each row, is filled.
 
+    With `clocks` of what ran before, the span and the idle times include those of that.
     Between two waits the host never looks at the device, so such a stretch is computed at once where it is long.
     """
-    clocks = _Clocks()
+    clocks = Clocks() if clocks is None else clocks
     stops = np.flatnonzero(work.waits) + 1
     start = 0
     for stop in [*stops.tolist(), len(work)]:
@@ -139,7 +144,7 @@ def run(work: Work, positions: Positions | None = None) -> Laid:
     )
 
 
-def _one_by_one(work: Work, rows: slice, clocks: _Clocks, positions: Positions | None) -> None:
+def _one_by_one(work: Work, rows: slice, clocks: Clocks, positions: Positions | None) -> None:
     columns = (work.host_us, work.launch_us, work.gap_us, work.busy_us, work.inner_us, work.puts)
     each = zip(*(column[rows].tolist() for column in columns), strict=True)
     for row, (host, launch, gap, busy, inner, puts) in enumerate(each, rows.start):
@@ -159,7 +164,7 @@ def _one_by_one(work: Work, rows: slice, clocks: _Clocks, positions: Positions |
             positions.device_at_us[row], positions.device_until_us[row] = starts, clocks.device
 
 
-def _stretch(work: Work, rows: slice, clocks: _Clocks, positions: Positions | None) -> None:
+def _stretch(work: Work, rows: slice, clocks: Clocks, positions: Positions | None) -> None:
     host, launch = work.host_us[rows], work.launch_us[rows]
     reached = clocks.host + np.cumsum(host + launch)
     if positions is not None:
@@ -238,12 +243,13 @@ def settled(work: Work) -> Laid:
     wait on, each step takes as long as the one before.
     """
     steps = 1 if work.waits.any() else _SETTLED
-    few = run(work.repeated(steps))
-    many = run(work.repeated(2 * steps))
+    some, clocks = work.repeated(steps), Clocks()
+    few = run(some, clocks=clocks)
+    many = run(some, clocks=clocks)
     return Laid(
         span_us=(many.span_us - few.span_us) / steps,
-        host_us=(many.host_us - few.host_us) / steps,
-        busy_us=(many.busy_us - few.busy_us) / steps,
+        host_us=few.host_us / steps,
+        busy_us=few.busy_us / steps,
         waiting_us=max(0.0, many.waiting_us - few.waiting_us) / steps,  # sums round, differently
         drained_us=(many.drained_us - few.drained_us) / steps,
     )
