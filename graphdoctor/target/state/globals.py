@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -138,9 +138,19 @@ def _set_filters(saved: tuple[object, tuple[object, ...]]) -> None:
         warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
-def _set_environment(variables: dict[str, str]) -> None:
+def _environment() -> dict[Any, Any]:
+    """A copy of the variables, encoded as they are kept: to decode all of them takes ten times as long."""
+    return dict(getattr(os.environ, "_data", os.environ))
+
+
+def _set_environment(variables: dict[Any, Any]) -> None:
     os.environ.clear()
-    os.environ.update(variables)
+    os.environ.update(_decoded(tuple(variables.items())))
+
+
+@lru_cache(maxsize=2)
+def _decoded(variables: tuple[tuple[Any, Any], ...]) -> dict[str, str]:
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in variables}
 
 
 # What it is called, read, write. A switch that this torch does not know, or refuses to read, is left out.
@@ -177,15 +187,19 @@ _SWITCHES: tuple[_Switch, ...] = (
         for switch in PRECISIONS
     ),
     ("the filters of warnings", _filters, _set_filters),  # imports add to them
-    ("os.environ", lambda: dict(os.environ), _set_environment),
+    ("os.environ", _environment, _set_environment),
 )
 
 
 def process_values() -> dict[str, str]:
     """What the process's switches and environment are, by name."""
-    found = {name: repr(value) for name, read, _ in _SWITCHES if (value := _read(read)) is not None}
-    del found["os.environ"]
-    return found | {f"os.environ.{name}": value for name, value in os.environ.items()}
+    found = {
+        name: repr(value)
+        for name, read, _ in _SWITCHES
+        if read is not _environment and (value := _read(read)) is not None
+    }
+    variables = _decoded(tuple(_environment().items()))
+    return found | {f"os.environ.{name}": value for name, value in variables.items()}
 
 
 _kept: list[str] = []
