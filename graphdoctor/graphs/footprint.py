@@ -18,7 +18,7 @@ from graphdoctor.graphs.compare import (
 )
 from graphdoctor.graphs.static_inputs import is_same_value
 from graphdoctor.target.state.saved_tensor import is_cheap_to_copy
-from graphdoctor.target.state.snapshot import has_memory, named_state, named_tensors
+from graphdoctor.target.state.snapshot import NamedState, has_memory, named_state, named_tensors
 from graphdoctor.target.target import Inputs
 
 
@@ -35,17 +35,23 @@ class Footprint:
     host: Mapping[str, object]
 
 
-def footprint(roots: Mapping[str, object], inputs: Inputs, outputs: object) -> Footprint:
-    """Look at what is there now."""
-    state, host = named_state(roots)
+def footprint(
+    roots: Mapping[str, object],
+    inputs: Inputs,
+    outputs: object,
+    *,
+    named: NamedState | None = None,
+) -> Footprint:
+    """Look at what is there now; `named` is the state of the roots, where it was just looked for."""
+    state, host = named_state(roots) if named is None else named
     # A parameter that the step returns leads to its gradient and its hooks, which are looked at as state.
     tensors, values = named_state(
         {"output": outputs}, leaves=frozenset(id(tensor) for tensor in state.values())
     )
     tensors |= {path: tensor for path, tensor in state.items() if path.endswith(".grad")}
     tensors |= {path: tensor for path, tensor in state.items() if path not in tensors}
-    for part in ({"inputs": inputs.args}, {"inputs": dict(inputs.kwargs)}):
-        tensors |= named_tensors(part)
+    for part in filter(None, (inputs.args, dict(inputs.kwargs))):
+        tensors |= named_tensors({"inputs": part})
     return Footprint(dict(_dense_parts(tensors)), values, host)
 
 

@@ -31,7 +31,7 @@ from graphdoctor.record.session import has_template, on_meta
 from graphdoctor.record.without_values import NO_VALUES, lacks_memory, without_values
 from graphdoctor.reporters import for_python
 from graphdoctor.strategies.choice import check_names
-from graphdoctor.target import Target, from_object, resolve
+from graphdoctor.target import Target, from_object, named_tensors, resolve
 from graphdoctor.values.errors import RaisesInCapture, UsageError, UserCodeError
 from graphdoctor.values.escape import with_texts
 from graphdoctor.values.options import AnalyzeOptions, DeviceChoice, ValuesChoice
@@ -156,12 +156,11 @@ def _analyze(
         setting.begin("finding the model")
         target = find()
         why = _why_without_values(target, setting)
-        is_template = not why and has_template(target)
         if not why or setting.device.kind == "emulated":
             try:
                 return _analyze_found(target, why, spec, setting)
             except UserCodeError:  # it needs values of what has none
-                if not is_template:
+                if why or not has_template(named_tensors(target.roots)):
                     raise
         target.close()
     return _analyze(find, spec, replace(options, device="auto", values="none"), progress, show)
@@ -224,8 +223,9 @@ def _why_without_values(target: Target, setting: Setting) -> str:
     wanted = setting.options.values
     if wanted == "real":
         return ""
-    if (empty := on_meta(target)) and (wanted == "none" or not has_template(target)):
+    named = named_tensors(target.roots)
+    if (empty := on_meta(named)) and (wanted == "none" or not has_template(named)):
         return f"{empty}, which holds no values"
     if wanted == "none":
         return "as requested"
-    return lacks_memory(target) if setting.device.kind == "emulated" else ""
+    return lacks_memory(target, named) if setting.device.kind == "emulated" else ""

@@ -37,7 +37,7 @@ from graphdoctor.record import Session
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.globals import keeping
 from graphdoctor.target.state.saved_tensor import address_of, contents_of, lies_on_cpu
-from graphdoctor.target.state.snapshot import Snapshot, named_tensors
+from graphdoctor.target.state.snapshot import NamedState, Snapshot, named_tensors
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import first_line, user_code
 from graphdoctor.values.captures import WITHIN_DEVIATION, Difference, Verification
@@ -56,12 +56,12 @@ class EagerRuns:
     digests: list[Digest] = field(default_factory=list)
     hosts: list[Mapping[str, object]] = field(default_factory=list)  # Python state after each
 
-    def look(self, inputs: Inputs, outputs: object) -> None:
+    def look(self, inputs: Inputs, outputs: object, state: NamedState | None = None) -> None:
         """Note what an iteration has just left behind; what was noted of as many before was not eager's."""
         if len(self.digests) == len(self.session.batches):
             self.digests.clear()
             self.hosts.clear()
-        seen = footprint(self.session.target.roots, inputs, outputs)
+        seen = footprint(self.session.target.roots, inputs, outputs, named=state)
         self.digests.append(digest(seen))
         self.hosts.append(seen.host)
 

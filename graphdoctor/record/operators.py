@@ -18,7 +18,7 @@ from graphdoctor.record.scopes import Scopes
 from graphdoctor.record.session import Session
 from graphdoctor.record.variation import floating_values, least_and_largest
 from graphdoctor.target.frames import locate
-from graphdoctor.target.state.snapshot import has_memory
+from graphdoctor.target.state.snapshot import NamedState, has_memory, named_state
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs
 from graphdoctor.values.host_events import HostEvent
@@ -243,7 +243,8 @@ def _fallback_of(call: Call) -> str | None:
     return None
 
 
-Look = Callable[[Inputs, object], None]  # at an iteration's inputs and outputs, when it has run
+# At an iteration's inputs and outputs, and at the state, when it has run.
+Look = Callable[[Inputs, object, NamedState], None]
 
 
 class Observed(NamedTuple):
@@ -252,6 +253,7 @@ class Observed(NamedTuple):
     inputs: tuple[Leaf, ...]
     outputs: tuple[Leaf, ...]
     observer: OperatorObserver
+    state: NamedState | None = None  # afterwards, where somebody looked at it
 
     def iteration(self, index: int, capturing: bool, changes: tuple[StateChange, ...]) -> Iteration:
         return Iteration(
@@ -296,9 +298,11 @@ def observe(
             _output(observer, path, value, session.device.table)
             for path, value in leaves(result, "output").items()
         )
+    state = None
     if look is not None:
-        look(inputs, result)
-    return Observed(input_values, outputs, observer)
+        state = named_state(session.target.roots)
+        look(inputs, result, state)
+    return Observed(input_values, outputs, observer, state)
 
 
 def _output(observer: OperatorObserver, path: str, value: object, table: StorageTable) -> Leaf:

@@ -16,6 +16,7 @@ from graphdoctor.record.host.host_events import HostState, seen_of_host
 from graphdoctor.record.later.later_events import with_later_steps
 from graphdoctor.record.operators import Look, observe
 from graphdoctor.record.session import FEWEST_COMPARED, Session
+from graphdoctor.target.state.snapshot import named_state
 from graphdoctor.values.errors import RaisesLater, UserCodeError
 from graphdoctor.values.host_events import GraphReplay, ReplacedBetweenSteps
 from graphdoctor.values.locations import file_line
@@ -145,7 +146,7 @@ def record_series(
     base = (len(session.batches) if capturing else 0) + 1
     iterations: list[Iteration] = []
     with session.from_the_start(capturing=capturing):
-        before = HostState(session.target.roots, session.device.table)
+        before = HostState(named_state(session.target.roots), session.device.table)
         indices = range(len(session.batches))
         for index in session.in_time(indices, "steps", fewest=FEWEST_COMPARED):
             progress(f"recording the step {doing} ({index + 1} of {len(session.batches)})")
@@ -157,7 +158,8 @@ def record_series(
                 if index == 0:
                     raise
                 raise RaisesLater(error, index) from error.__cause__
-            after = HostState(session.target.roots, session.device.table)
+            state = observed.state or named_state(session.target.roots)
+            after = HostState(state, session.device.table)
             made = observed.iteration(index, capturing, before.changes(after))
             externals = with_buckets(made.externals, made.ops, session.target.roots)
             iterations.append(msgspec.structs.replace(made, externals=externals))

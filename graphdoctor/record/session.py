@@ -42,6 +42,10 @@ FEWEST_COMPARED = 2  # iterations, without which nothing is known
 FEWEST_REPLAYS = 3  # one may agree by chance, and the second is the first that can see old state
 
 
+# Inputs, by id, whose tensors share no memory with the state. An object among them may hold another tensor later;
+# the same tensors never become state, since the step gets clones of them.
+_Apart = dict[int, tuple[Inputs, list[torch.Tensor]]]
+
 _Contexts = tuple[Callable[[], AbstractContextManager[object]], ...]
 _AROUND_CALLS: ContextVar[_Contexts] = ContextVar("_AROUND_CALLS", default=())
 
@@ -68,7 +72,7 @@ class Session:
     raises: RaisesLater | None = None  # after so many calls from the start as there are batches
     deadline_s: float | None = None  # by time.monotonic()
     unreached: set[Unreached] = field(default_factory=set, compare=False)
-    _without_state: dict[int, list[torch.Tensor]] = field(default_factory=dict, compare=False)
+    _apart: _Apart = field(default_factory=dict, compare=False)
 
     def up_to(self, error: RaisesLater) -> Session:
         """The same, without the iterations from the one on in which the step raises."""
@@ -101,17 +105,7 @@ class Session:
 
     def inputs(self, index: int) -> Inputs:
         """The inputs of one iteration, on memory of their own; state that is passed in stays itself."""
-        batch = self.batches[index]
-        # An object that is passed in may hold another tensor by now; the same tensors never become state,
-        # since the step gets clones of them.
-        tensors = list(tensor_leaves(batch))
-        known = self._without_state.get(index, ())
-        if len(known) == len(tensors) and all(map(is_, known, tensors)):
-            return clone_inputs(batch)
-        state = _state_of(self.target)
-        if state.isdisjoint(memory_of(tensors)):
-            self._without_state[index] = tensors
-        return clone_inputs(batch, kept=state)
+        return _cloned(self.batches[index], self.target, self._apart, self.batches)
 
     def batches_for_proof(self) -> tuple[Inputs, ...]:
         """The session's inputs, and as many new ones as a proof needs where it has few iterations."""
@@ -174,6 +168,20 @@ def prepare(
     return Session(target, device, batches, start, scopes, deadline_s=deadline_s)
 
 
+def _cloned(inputs: Inputs, target: Target, apart: _Apart, others: Iterable[Inputs] = ()) -> Inputs:
+    """The inputs on memory of their own, but for state; where that has to be looked for, in the others, too."""
+    _, known = apart.get(id(inputs), (None, []))
+    tensors = list(tensor_leaves(inputs))
+    if len(known) == len(tensors) and all(map(is_, known, tensors)):
+        return clone_inputs(inputs)
+    state = memory_of(named_tensors(target.roots).values())
+    for each in (inputs, *others):
+        tensors = list(tensor_leaves(each))
+        if state.isdisjoint(memory_of(tensors)):
+            apart[id(each)] = each, tensors
+    return clone_inputs(inputs, kept=state)
+
+
 class _Runs:
     """Runs of a target's step before there is a session, on copies of inputs.
 
@@ -182,6 +190,7 @@ class _Runs:
 
     def __init__(self, target: Target, device: AnyDevice) -> None:
         self.target, self.device = target, device
+        self._apart: _Apart = {}
         varies = target.variation
         self._has_whole_numbers = varies is not None and bool(varies.whole_numbers)
 
@@ -192,7 +201,9 @@ class _Runs:
         return self._outcome(self.plain(inputs), PathObserver())
 
     def plain(self, inputs: Inputs) -> object:
-        warm = clone_inputs(inputs, kept=_state_of(self.target))
+        if id(inputs) not in self._apart:
+            self._apart.clear()  # what was tried is not to be held
+        warm = _cloned(inputs, self.target, self._apart)
         return self.target.step(*warm.args, **warm.kwargs)
 
     def observed(self, inputs: Inputs, *, at: int = -1) -> Outcome:
@@ -274,17 +285,17 @@ def draws_in_rnns(target: Target, device: AnyDevice) -> bool:
 
 def check_has_values(target: Target) -> None:
     """Raises `EmulationLimit` for weights on the meta device, on which no step can be run; a template may be there."""
-    found = on_meta(target)
-    if found and not has_template(target):
+    named = named_tensors(target.roots)
+    found = on_meta(named)
+    if found and not has_template(named):
         raise EmulationLimit(
             f"{found}, which holds no values to run the step with: give them some, as"
             ' model.to_empty(device="cpu") and an initialization do'
         )
 
 
-def on_meta(target: Target) -> str:
-    """Which tensors are on the meta device, as the beginning of a sentence; "" where none is."""
-    named = named_tensors(target.roots)
+def on_meta(named: Mapping[str, torch.Tensor]) -> str:
+    """Which of these tensors are on the meta device, as the beginning of a sentence; "" where none is."""
     empty = [path for path, tensor in named.items() if tensor.is_meta]
     if not empty:
         return ""
@@ -293,14 +304,10 @@ def on_meta(target: Target) -> str:
     return f"{empty[0]} and {len(empty) - 1} more tensors are on the meta device"
 
 
-def has_template(target: Target) -> bool:
+def has_template(named: Mapping[str, torch.Tensor]) -> bool:
     """Whether weights with values stand beside those without, of which it may take only the structure.
 
     So does torch.func.functional_call.
     """
-    weights = [t for t in named_tensors(target.roots).values() if t.is_floating_point()]
+    weights = [t for t in named.values() if t.is_floating_point()]
     return any(t.is_meta for t in weights) and not all(t.is_meta for t in weights)
-
-
-def _state_of(target: Target) -> frozenset[object]:
-    return memory_of(named_tensors(target.roots).values())

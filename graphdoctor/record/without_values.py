@@ -8,7 +8,7 @@ is said.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +34,13 @@ _MOST_FOR_RESULTS = 4 << 30  # other processes, or other analyses, need memory t
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def lacks_memory(target: Target) -> str:
-    """Why the step cannot run with values here, as a clause; "" where it can, or nobody knows."""
+def lacks_memory(target: Target, named: Mapping[str, torch.Tensor]) -> str:
+    """Why the step cannot run with values here, as a clause; "" where it can, or nobody knows.
+
+    `named` are the tensors of its state.
+    """
     free = _free_bytes()
-    there, more = _state_bytes(target)
+    there, more = _state_bytes(target, named)
     needed = _needed_bytes(target, there, more)
     if free is None or needed <= free:
         return ""
@@ -49,7 +52,7 @@ def lacks_memory(target: Target) -> str:
 
 def memory_for_results(target: Target) -> int:
     """How many bytes may keep what operators computed: a part of what the analysis leaves free."""
-    needed = _needed_bytes(target, *_state_bytes(target))
+    needed = _needed_bytes(target, *_state_bytes(target, named_tensors(target.roots)))
     left = max(0, (_free_bytes() or 0) - needed)
     return min(left // _PART_FOR_RESULTS, _MOST_FOR_RESULTS)
 
@@ -63,12 +66,11 @@ def _gigabytes(count: int) -> str:
     return f"{count / 1e9:.3g} GB"
 
 
-def _state_bytes(target: Target) -> tuple[int, int]:
+def _state_bytes(target: Target, named: Mapping[str, torch.Tensor]) -> tuple[int, int]:
     """What is there, each memory once, and what the first training step adds."""
-    named = named_tensors(target.roots).values()
     storages = {
         tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes()
-        for tensor in named
+        for tensor in named.values()
         if not is_lazy(tensor) and tensor.layout is torch.strided and not tensor.is_meta
     }
     added = sum(_added_by(root) for root in target.roots.values())

@@ -16,7 +16,7 @@ from graphdoctor.record.host.observer import HostObserver, Seen, Watch
 from graphdoctor.record.host.running import Running
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.globals import numpy_generator, process_values
-from graphdoctor.target.state.snapshot import Reader, named_state, readers_of
+from graphdoctor.target.state.snapshot import NamedState, Reader, readers_of
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.host_events import PythonEvent, PythonStateChanged, RandomDraw
 from graphdoctor.values.recording import Iteration, StateChange
@@ -159,8 +159,8 @@ def storages_of(named: Mapping[str, torch.Tensor], table: StorageTable) -> dict[
 class HostState:
     """Numbers, lengths and the identity of tensors at one moment."""
 
-    def __init__(self, roots: Mapping[str, object], table: StorageTable) -> None:
-        named, values = named_state(roots)
+    def __init__(self, state: NamedState, table: StorageTable) -> None:
+        named, values = state
         self.values = {path: repr(value) for path, value in values.items()} | process_values()
         self.storages = storages_of(named, table)
         # Gradients are made anew in most steps, and that is no hazard: the step itself makes them.

@@ -22,7 +22,7 @@ from graphdoctor.record.later.sandbox import LeavesStep, LineTrace, sandboxed
 from graphdoctor.record.later.trends import Trend, advance, moment, numbers_in, trends
 from graphdoctor.record.operators import observe
 from graphdoctor.record.session import Session
-from graphdoctor.target.state.snapshot import named_tensors
+from graphdoctor.target.state.snapshot import named_state, named_tensors
 from graphdoctor.target.user_code import raised_at
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.figures import count_text, names_text, shortened
@@ -215,9 +215,9 @@ def _seldom_changed(
 
     try:
         with session.from_the_start(capturing=True):
-            before = HostState(roots, session.device.table)
+            before = HostState(named_state(roots), session.device.table)
             run()
-            changes = before.changes(HostState(roots, session.device.table))
+            changes = before.changes(HostState(named_state(roots), session.device.table))
         paths = {one.path for one in changes if one.kind != "rebound-tensor"}.difference(names)
         if not paths:
             return []

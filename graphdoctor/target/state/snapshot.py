@@ -98,9 +98,12 @@ def named_values(roots: Mapping[str, object]) -> dict[str, Value]:
     return named_state(roots)[1]
 
 
+NamedState = tuple[dict[str, torch.Tensor], dict[str, Value]]
+
+
 def named_state(
     roots: Mapping[str, object], *, leaves: Container[int] = (), with_gradients: bool = True
-) -> tuple[dict[str, torch.Tensor], dict[str, Value]]:
+) -> NamedState:
     """The tensors and the values, found in one walk, which does not look into `leaves`, given by id."""
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, Value] = {}
