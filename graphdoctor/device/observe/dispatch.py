@@ -122,8 +122,10 @@ def unseen_of_sparse(facts: OperatorFacts, inputs: Sequence[torch.Tensor]) -> st
 
 def _is_pytorchs(facts: OperatorFacts) -> bool:
     """Higher-order operators have no namespace."""
+    if facts.is_aten:
+        return True
     namespace, dot, _ = facts.name.partition(".")
-    return facts.is_aten or not dot or namespace in _PYTORCHS
+    return not dot or namespace in _PYTORCHS
 
 
 _CPU = torch.device("cpu")
@@ -262,7 +264,8 @@ class LogicalDeviceMode(ObservedMode):
     def _doubt(self, call: Call) -> str | None:
         """Why a GPU may do something else than was done here."""
         found = unseen(call.facts) or unseen_of_sparse(call.facts, call.inputs)
-        if found is None and self.table.unwaited.intersection(info.number for info in call.infos):
+        unwaited = self.table.unwaited
+        if found is None and unwaited and any(info.number in unwaited for info in call.infos):
             found = UNWAITED
         return found or (doubt_of_ranks() if call.facts.is_collective else None)
 

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import compress
 from operator import is_, ne
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -116,8 +116,8 @@ class Patches:
         """Put back what was there."""
         # Modules that were imported or written to meanwhile took stand-ins by name.
         Patches._left = look = _look()
-        written = self._look.written_until(look)
-        _rename({id(new): old for _, _, old, new in self._replaced()}, written)
+        if written := self._look.written_until(look):
+            _rename({id(new): old for _, _, old, new in self._replaced()}, written)
         modules = {id(owner): owner for owner, *_ in self._changes if isinstance(owner, ModuleType)}
         while self._changes:
             owner, name, value, _ = self._changes.pop()
@@ -192,19 +192,23 @@ def _rename(
 
 
 _imported = _Imported()  # when modules were last looked at
+_imported_at = _UNKNOWN  # the version of sys.modules then
 
 
 def _look() -> _Look:
-    global _imported
-    values: list[object] = list(sys.modules.values())
-    before = _imported.values
-    if len(values) != len(before) or not all(map(is_, values, before)):
-        once = {id(module): module for module in values if isinstance(module, ModuleType)}
-        modules = [*once.values()]
-        places = {module: place for place, module in enumerate(once)}
-        _imported = _Imported(values, modules, list(map(vars, modules)), places)
-    names = _imported.names
+    global _imported, _imported_at
     version = _version()
+    now: float = version(sys.modules) if version else _UNKNOWN
+    if now != _imported_at:
+        _imported_at = now
+        values: list[object] = list(sys.modules.values())
+        before = _imported.values
+        if len(values) != len(before) or not all(map(is_, values, before)):
+            once = {id(module): module for module in values if isinstance(module, ModuleType)}
+            modules = [*once.values()]
+            places = {module: place for place, module in enumerate(once)}
+            _imported = _Imported(values, modules, list(map(vars, modules)), places)
+    names = _imported.names
     return _Look(_imported, list(map(version, names)) if version else [_UNKNOWN] * len(names))
 
 
@@ -214,7 +218,7 @@ def _version_of(module: ModuleType) -> float:
 
 
 @cache
-def _version() -> Callable[[dict[str, object]], float] | None:
+def _version() -> Callable[[dict[str, Any]], float] | None:
     return version_function()
 
 

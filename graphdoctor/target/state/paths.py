@@ -18,6 +18,11 @@ class By(Enum):
     MEASURE = "measure"  # no other value: the length or the contents of the one before
 
 
+# A walk makes a path for each value that it sees: past the named tuple's constructor, which is Python.
+_new = tuple.__new__
+_ATTRIBUTE, _ITEM = By.ATTRIBUTE, By.ITEM
+
+
 class Numbered(NamedTuple):
     """The name of a variable or a class that is not the first of its name in a walk: "count#2"."""
 
@@ -50,10 +55,10 @@ class StatePath(NamedTuple):
         return cls(None, By.NAME, name)
 
     def attribute(self, name: str) -> StatePath:
-        return StatePath(self, By.ATTRIBUTE, name)
+        return _new(StatePath, (self, _ATTRIBUTE, name))
 
     def item(self, key: object) -> StatePath:
-        return StatePath(self, By.ITEM, key)
+        return _new(StatePath, (self, _ITEM, key))
 
     def under(self, place: int, path: str | None = None) -> StatePath:
         """The value whose key is an object."""

@@ -34,23 +34,29 @@ class Walk:
         }
 
     def __iter__(self) -> Iterator[Visit]:
-        while self._stack or self._late:
-            is_late = not self._stack
-            visit = self._late.popleft() if is_late else self._stack.pop()
-            value = visit.value
+        stack, late, seen = self._stack, self._late, self._seen
+        while stack or late:
+            is_late = not stack
+            visit = late.popleft() if is_late else stack.pop()
+            value = visit[1]
             kind = kind_of(value)
             if kind.is_scalar:
                 yield visit
-            elif id(value) not in self._seen:
-                if kind.is_late and not is_late:
-                    self._late.append(visit)
-                    continue
-                self._seen[id(value)] = value
-                if kind.names_keys:
-                    self._key_names[id(value)] = visit.path
-                yield visit
-                if id(value) not in self._leaves:
-                    self._stack.extend(reversed(list(self.children(visit))))
+                continue
+            key = id(value)
+            if key in seen:
+                continue
+            if kind.is_late and not is_late:
+                late.append(visit)
+                continue
+            seen[key] = value
+            if kind.names_keys:
+                self._key_names[key] = visit.path
+            yield visit
+            if key not in self._leaves:
+                children = [*self.children(visit)]
+                children.reverse()
+                stack += children
 
     def children(self, visit: Visit) -> Iterable[Visit]:
         """What an object leads to directly, as it is now, whether or not the walk has been there."""
