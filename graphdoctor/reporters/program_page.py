@@ -16,12 +16,14 @@ from graphdoctor.reporters.analysis.findings import (
     entries_of,
     errors_of,
     headline_of,
+    why_one_is_confirmed,
     write_findings,
     write_wrong_replay,
 )
 from graphdoctor.reporters.analysis.gain import fed_by_text
 from graphdoctor.reporters.analysis.summary import (
     EMULATED,
+    MEANINGS,
     VERDICTS,
     fixed_of,
     now_of,
@@ -59,10 +61,7 @@ _FEWEST_OF_FUNCTION = 4
 _LAST_CHANGED = 12  # of them those that are shown of its end, where a new function is called
 _STYLES = {"safe": "green", "partly-safe": "yellow", "unsafe": "red", "unknown": "blue"}
 _MEANINGS = {
-    VERDICTS["safe"][0]: "the whole step can run as one CUDA graph",
-    VERDICTS["partly-safe"][0]: "as the code is, only parts of the step can run as CUDA graphs",
-    VERDICTS["unsafe"][0]: "a capture fails, or its replay is wrong",
-    VERDICTS["unknown"][0]: "no replay could be verified",
+    **{VERDICTS[verdict][0]: meaning for verdict, meaning in MEANINGS.items()},
     NOT_REACHED: "too little time or too few steps for a diagnosis",
     NOT_DIAGNOSED: "the step cannot be diagnosed as it is",
 }
@@ -599,7 +598,10 @@ def _write_end(
     counts = f"{', '.join(parts)}." if parts else ""
     if counts or basis:
         page.paragraph(f"{counts}{basis}".strip())
-    rest = []
+    shown = [entry for cause in to_fix for entry in cause]
+    by_step = groupby(sorted(shown, key=lambda entry: entry.step), key=lambda entry: entry.step)
+    why = (why_one_is_confirmed(one.finding for one in entries) for _, entries in by_step)
+    rest = [*dict.fromkeys(filter(None, why))]
     if to_fix:
         rule = to_fix[0][0].finding.rule
         rest.append(f"`graphdoctor explain {rule}` explains a rule.")

@@ -16,7 +16,7 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page, wrap
 from graphdoctor.values.captures import Need, Verification
 from graphdoctor.values.figures import Range, ratio_range, share_range, time_range, time_text
-from graphdoctor.values.finding import Edit, Finding, IdleComment, Suppression
+from graphdoctor.values.finding import Certainty, Edit, Finding, IdleComment, Suppression
 from graphdoctor.values.locations import Columns, Excerpt
 from graphdoctor.values.report import IN_TRAIN_MODE, Report
 from graphdoctor.values.speed import NO_STRATEGY, OtherHost, Recommendation
@@ -167,6 +167,21 @@ def test_a_page_says_whether_a_gpu_confirmed_its_findings() -> None:
         page = render(report, Look())
         assert "(confirmed by a trial capture)" in page
         assert ("used an emulated GPU" in page) == is_emulated
+
+
+@pytest.mark.parametrize(
+    ("certainties", "is_told"),
+    [(("confirmed", "likely"), True), (("confirmed",), False), (("likely", "likely"), False)],
+)
+def test_a_page_says_why_the_trial_capture_confirmed_one_of_several_errors(
+    certainties: tuple[Certainty, ...], is_told: bool
+) -> None:
+    findings = tuple(
+        change(HOST_READ, certainty=certainty, location=at(number))
+        for number, certainty in enumerate(certainties, start=1)
+    )
+    page = render(change(PARTLY_SAFE, findings=findings), Look(width=200))
+    assert ("capture ends at its first error, so only that error is confirmed" in page) == is_told
 
 
 def test_a_fix_below_the_first_three_has_its_code() -> None:

@@ -108,6 +108,17 @@ def write_findings(page: Page, causes: Sequence[list[Entry]]) -> None:
             _write_in_a_line(page, cause)
 
 
+def why_one_is_confirmed(findings: Iterable[Finding]) -> str:
+    """Why a trial capture confirmed one error and no other, as a sentence; "" for errors of one kind."""
+    errors = [one for one in findings if severity_of(one) == "error"]
+    has_ended = any(
+        one.effect == "capture-fails" and one.certainty == "confirmed" for one in errors
+    )
+    if not has_ended or all(one.certainty == "confirmed" for one in errors):
+        return ""
+    return "A trial capture ends at its first error, so only that error is confirmed."
+
+
 def write_wrong_replay(page: Page, report: Report, *, prefix: str = "") -> None:
     """An error, if a replay of the whole step differs from eager and no finding says why."""
     whole = outcome_of_whole_step(report.captures)

@@ -13,6 +13,7 @@ from graphdoctor.reporters.analysis.findings import (
     counts_text,
     entries_of,
     errors_of,
+    why_one_is_confirmed,
     worst_first,
 )
 from graphdoctor.reporters.analysis.gain import basis_text, fed_by_text
@@ -40,6 +41,12 @@ VERDICTS: dict[Verdict, tuple[str, str]] = {
     "unsafe": ("UNSAFE", "bold red"),
     "unknown": ("UNKNOWN", "bold blue"),
 }
+MEANINGS: dict[Verdict, str] = {
+    "safe": "the whole step can run as one CUDA graph",
+    "partly-safe": "as the code is, only parts of the step can run as CUDA graphs",
+    "unsafe": "a capture fails, or its replay is wrong",
+    "unknown": "no replay could be verified",
+}
 _CONSEQUENCES: dict[Effect, tuple[str, str]] = {
     "capture-fails": ("makes the capture fail", "make the capture fail"),
     "replay-is-wrong": ("makes replays wrong", "make replays wrong"),
@@ -54,7 +61,10 @@ def write_verdict(page: Page, report: Report) -> None:
     mode = f"{report.target.mode}{', but the model is in train mode' if is_trained else ''}"
     page.line((word, style), (f"  {report.target.name} ({mode})", "dim"))
     if report.verdict != "unknown":
-        page.paragraph(report.reason)
+        sentences = [report.reason]
+        if report.verdict == "partly-safe":  # the reasons of others say what their word means
+            sentences.append(f"{word}: {MEANINGS[report.verdict]}.")
+        page.paragraph(" ".join(sentences))
         return
     write_unknown(page, report)
 
@@ -218,6 +228,8 @@ def write_end(page: Page, report: Report) -> None:
     causes = causes_of(entries_of(0, report.findings))
     counts = counts_text(causes, len(report.findings) - len(found))
     sentences = [f"{counts}."] if counts else []
+    if reason := why_one_is_confirmed(found):
+        sentences.append(reason)
     if report.machine.device == "emulated":
         sentences.append(EMULATED)
     if found:
