@@ -80,7 +80,8 @@ _MOST_SIGNATURES = 256  # of which each costs an entry, whether or not it gets a
 _BUSY = "another call was under way"
 _RELEASED = "it was released"
 _MANY_SIGNATURES = (
-    f"its calls had {_MOST_SIGNATURES} signatures already: pass changing numbers as GPU tensors"
+    f"its calls had {_MOST_SIGNATURES} signatures already: pass changing numbers as GPU tensors, and the same functions"
+    " and objects in each call"
 )
 _ONLY_FORWARD = (
     "it returns a tensor that requires gradients and runs no backward pass: call backward() inside the step,"
@@ -173,7 +174,7 @@ class CapturedStep:
             if AROUND:
                 return AROUND[0](self, lambda: self._call(args, kwargs))
             result = self._last(self, args, kwargs)
-            return result if result is not NOT_KNOWN else self._call(args, kwargs)
+            return result if result is not NOT_KNOWN else self._call(args, kwargs, tried=self._last)
         finally:
             self._lock.release()
 
@@ -241,7 +242,9 @@ class CapturedStep:
             self._last_calls.forget()
             self._off = _RELEASED
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    def _call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, tried: KnownStep = unknown
+    ) -> object:
         if self._optimizers is None:
             if reason := no_device():
                 self.plan = CapturePlan("eager", obstacles=(reason,))
@@ -249,6 +252,8 @@ class CapturedStep:
                 return self._eager(reason, args, kwargs)
             self._prepare(args, kwargs)
         for known in self._known.values():
+            if known is tried:
+                continue
             if (result := known(self, args, kwargs)) is not NOT_KNOWN:
                 self._last = known
                 return result
@@ -270,23 +275,18 @@ class CapturedStep:
                 return self._without_graph(key, args, kwargs)
             if why:
                 return self._eager(why, args, kwargs)
-            return self._serve(key, graph, tensors, seen, args, kwargs)
+            result = self.replay(graph, tensors, seen, args, kwargs)
+            self._remember(key, graph, args, kwargs)
+            return result
         return self._without_graph(key, args, kwargs)
 
-    def _serve(
-        self,
-        key: Key,
-        graph: StepGraph,
-        tensors: Sequence[torch.Tensor],
-        seen: Seen | None,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> object:
-        """Replay the graph of this key, and compare the next calls with this one first."""
-        result = self.replay(graph, tensors, seen, args, kwargs)
+    def _remember(
+        self, key: Key, graph: StepGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Compare the next calls first with this one, which the graph has just served."""
         form = form_of_call(args, kwargs, self._written.places)
         if form is None:
-            return result
+            return
         self._known.pop(key, None)
         if len(self._known) == _MOST_KNOWN:
             del self._known[next(iter(self._known))]
@@ -301,7 +301,6 @@ class CapturedStep:
             python=self._python,
             has_results=bool(self._results),
         )
-        return result
 
     def replay(
         self,
@@ -411,7 +410,9 @@ class CapturedStep:
             graphs_of_step=len(self._graphs),
             proof=made.proof,
         )
-        return self._serve(key, made, tensors, seen, args, kwargs)
+        result = self.replay(made, tensors, seen, args, kwargs)
+        self._remember(key, made, args, kwargs)
+        return result
 
     def _eager(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         if reason:

@@ -13,6 +13,7 @@ from graphdoctor.strategies.patch.edits.capture_returns import CaptureReturns
 from graphdoctor.strategies.patch.edits.edit import NoProposal
 from graphdoctor.strategies.patch.made import with_patch
 from graphdoctor.strategies.patch.source import changed_sources
+from graphdoctor.values.locations import Location
 from tests.strategies.patch.test_capture_step import printed, step_in
 from tests.support.reports import of_program
 
@@ -137,3 +138,16 @@ def test_the_step_can_be_captured_without_its_returns(tmp_path: Path) -> None:
         "capture the step and the returns",
         "capture the step",
     ]
+
+
+def test_host_syncs_of_the_returns_are_none_between_the_steps(tmp_path: Path) -> None:
+    """The change captures these lines besides the step that was diagnosed."""
+    source, file = HEAD + SETUP + LOOP, tmp_path / "lines.py"
+    captured = CaptureReturns().propose(step_in(file, source)).captured
+    inside = [
+        text.strip()
+        for number, text in enumerate(source.split("\n"), 1)
+        if any(lines.holds(Location(str(file), number)) for lines in captured)
+    ]
+    assert "returns = advantages + values" in inside[-1]
+    assert not any("backward" in text or "torch.no_grad" in text for text in inside)

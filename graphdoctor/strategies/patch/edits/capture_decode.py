@@ -67,12 +67,7 @@ class CaptureDecode:
         _check(step)
         text = source_of(step.location.file)
         captured = _captured(step, text, with_rows=self._with_rows)
-        reached = {name for statement in captured.statements for name in called(statement)}
-        functions = [
-            node
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.FunctionDef) and node.name in reached
-        ]
+        functions = functions_called(captured.statements, text)
         estimate = step.report.estimate
         return Proposal(
             self.name,
@@ -82,13 +77,25 @@ class CaptureDecode:
             f"{gain_of_modules(step.report)}{captured.advice}",
             frozenset((m.file, m.expression) for m in step.modules if m.expression),
             covers=(captured.file, range(captured.first_line, captured.last_line + 1)),
-            captured=tuple(
-                Lines(captured.file, each.lineno, each.end_lineno or each.lineno)
-                for each in (*captured.statements, *functions)
-                if read_on_host(each) is None
-            ),
+            captured=lines_of((*captured.statements, *functions), captured.file),
             gain=estimate.whole_speedup if estimate is not None else None,
         )
+
+
+def functions_called(statements: Iterable[ast.stmt], text: str) -> list[ast.FunctionDef]:
+    """The functions of the file that statements call."""
+    names = {name for each in statements for name in called(each)}
+    nodes = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef))
+    return [each for each in nodes if each.name in names]
+
+
+def lines_of(statements: Iterable[ast.stmt], file: str) -> tuple[Lines, ...]:
+    """The lines of captured statements, without those whose value the host reads after the call."""
+    return tuple(
+        Lines(file, each.lineno, each.end_lineno or each.lineno)
+        for each in statements
+        if read_on_host(each) is None
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from graphdoctor.source.trees import calls_in, walk_until
-from graphdoctor.strategies.patch.edits.capture_decode import computes, counted_by
+from graphdoctor.strategies.patch.edits.capture_decode import (
+    computes,
+    counted_by,
+    functions_called,
+    lines_of,
+)
 from graphdoctor.strategies.patch.edits.capture_step import (
     CAPTURE,
     CaptureStep,
@@ -57,6 +62,7 @@ class CaptureReturns:
             edit=self.name,
             changes=(*proposal.changes, *extraction.changes()),
             clause=f"{proposal.clause}; `{name}()` computes the returns before it, replayed as a graph, too",
+            captured=lines_of((*span.block, *functions_called(span.block, text)), file),
         )
 
 
