@@ -236,9 +236,13 @@ class CallStep(SeenStep):
     module: torch.nn.Module = None  # type: ignore[assignment]
 
     @classmethod
-    def of(cls, module: torch.nn.Module, place: Location) -> CallStep:
+    def of(
+        cls, module: torch.nn.Module, place: Location, earlier_s: Sequence[float] = ()
+    ) -> CallStep:
+        """`earlier_s` are the times of calls that were not known to be such."""
         name = f"{type(module).__name__} at {os.path.basename(place.file)}:{place.line}"
-        return cls(name, place, place.line, "inference", module=module)
+        begun, wall_s = len(earlier_s), sum(earlier_s)
+        return cls(name, place, place.line, "inference", begun, wall_s, module=module)
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what the module is called with now."""

@@ -234,6 +234,11 @@ def is_function(code: CodeType, name: str) -> bool:
     return "." in name or is_user_file(code.co_filename)
 
 
+def _key(module: torch.nn.Module, at: At) -> tuple[int, int, int]:
+    """What calls of one step have in common."""
+    return id(module), id(at.code), at.line
+
+
 _PATIENCE = 4  # forward passes with gradients and no backward pass: they are no training ...
 _WITH_OPTIMIZER = 2_000  # ... but where there is an optimizer they may be an episode of it
 _UNTIL_ACTING = 50  # training steps after which a program that acted before it trained acts again
@@ -247,6 +252,8 @@ class Watch:
         self._bounds = bounds
         self._threads: dict[int, Thread] = {}
         self._calls: dict[tuple[int, int, int], CallStep] = {}
+        # Seconds of each forward pass with gradients before the training step is learned, which shows who acts.
+        self._early: dict[tuple[int, int, int], list[float]] = {}
         self._loops: list[LoopStep] = []
         self._compiled: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._is_off = False
@@ -366,13 +373,21 @@ class Watch:
         ):
             thread.unused_forwards += 1
             self.event(make_event("forward", module, where))
-            return run()
+            if thread.loop is not None or not where:
+                return run()
+            begun = time.perf_counter()
+            try:
+                return run()
+            finally:
+                self._early.setdefault(_key(module, where[0]), []).append(
+                    time.perf_counter() - begun
+                )
         in_loop = thread.loop is not None and thread.loop.follower.holds(where)
         if in_loop or not where or not any(True for _ in module.parameters()):
             return run()
-        key = (id(module), id(where[0].code), where[0].line)
+        key = _key(module, where[0])
         if key not in self._calls:
-            self._calls[key] = CallStep.of(module, location_of(where[0]))
+            self._calls[key] = CallStep.of(module, location_of(where[0]), self._early.pop(key, ()))
         step = self._calls[key]
         step.note_call(module, where, is_compiled=module in self._compiled)
         step.begins(self._studies.now_s)

@@ -572,6 +572,31 @@ for i in range(100):
     assert max(step.begun for step in report.steps) < 100
 
 
+def test_passes_of_an_agent_before_it_trains_count_as_its_acting(tmp_path: Path) -> None:
+    """As a DQN agent, which fills its memory first: nothing shows yet that these passes train nothing."""
+    body = """\
+import time
+class Agent(nn.Linear):
+    def forward(self, x):
+        time.sleep(0.002 * (len(x) == 1))
+        return super().forward(x)
+agent = Agent(4, 4).cuda()
+opt = torch.optim.SGD(agent.parameters(), lr=0.1)
+def act():
+    return agent(torch.ones(1, 4, device="cuda")).argmax()
+for i in range(100):
+    act()
+for i in range(10):
+    act()
+    loss = agent(torch.ones(2, 4, device="cuda")).mean()
+    loss.backward()
+    opt.step()
+"""
+    report = ran(tmp_path, body).report
+    (acting,) = (step for step in report.steps if step.mode == "inference")
+    assert acting.begun == 110 and acting.wall_s > 0.2
+
+
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
 def test_a_call_is_diagnosed_with_gradients_off_as_the_program_makes_it(
     mode: str, tmp_path: Path
