@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from graphdoctor.proof.twins import EagerRuns
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record import Session
 from graphdoctor.strategies.modules import BuiltModules
-from graphdoctor.strategies.whole import BuiltStep
+from graphdoctor.strategies.strategy import CannotBuild
+from graphdoctor.strategies.whole import BuiltStep, built_again
 
 # The step is warm: only the stream of the capture is new, for which libraries make workspaces in the first run.
 _WARM_UPS = 1
@@ -102,35 +104,38 @@ def graph_parts(
         return (
             f"no safe module in it has {FEWEST_LAUNCHES} launches or more, so none is worth a graph"
         )
-    session.start.restore()
-    graphed = graph_modules(
-        worth,
-        run,
-        restore=session.start.restore,
-        choices=Choices(is_worth=is_worth, warm_ups=_WARM_UPS),
-    )
-    if not graphed.paths:
-        graphed.release()
-        path, why = next(iter(graphed.left_out.items()))
-        return f"no module in it could be graphed; {path or 'the model'}: {why}"
-    if wrong := _not_right(session, graphed, ran):
-        graphed.release()
-        return wrong
-    session.start.restore()
-    model: Any = session.target.roots["model"]
-    return Parts(model, graphed, context)
 
+    def build() -> BuiltModules:
+        session.start.restore()
+        graphed = graph_modules(
+            worth,
+            run,
+            restore=session.start.restore,
+            choices=Choices(is_worth=is_worth, warm_ups=_WARM_UPS),
+        )
+        if not graphed.paths:
+            graphed.release()
+            path, why = next(iter(graphed.left_out.items()))
+            raise CannotBuild(f"no module in it could be graphed; {path or 'the model'}: {why}")
+        return BuiltModules(session, graphed)
 
-def _not_right(session: Session, graphed: GraphedModules, ran: EagerRuns | None) -> str:
+    try:
+        built = build()
+    except CannotBuild as why:
+        return str(why)
     verification = verify_whole_step(
         session.target,
-        BuiltStep(BuiltModules(session, graphed), session),
+        BuiltStep(built, session),
         session.batches_for_proof(),
         exact=session.device.kind == "emulated",
         now=session.start,
         ran=ran,
         meeting=session.device.meeting,
+        recapture=partial(built_again, session, build),
     )
-    if verification.status == "verified":
-        return ""
-    return f"graphs of modules were not shown to be right ({verification.status}): {verification.reason}"
+    if verification.status != "verified":
+        built.release()
+        return f"graphs of modules were not shown to be right ({verification.status}): {verification.reason}"
+    session.start.restore()
+    model: Any = session.target.roots["model"]
+    return Parts(model, built.made, context)

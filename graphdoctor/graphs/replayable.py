@@ -32,3 +32,7 @@ class Replayable(Protocol):
     def replay(self) -> None:
         """Run once, on what was loaded and on the state as it is now."""
         ...
+
+    def release(self) -> None:
+        """Give the memory of its graphs back."""
+        ...

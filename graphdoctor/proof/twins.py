@@ -32,7 +32,6 @@ from graphdoctor.graphs.footprint import (
 )
 from graphdoctor.graphs.generator import seed_generators
 from graphdoctor.graphs.replayable import Replayable
-from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.record import Session
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.globals import keeping
@@ -114,7 +113,7 @@ def _of_tensor(
     return known[where]
 
 
-Recapture = Callable[[], CapturedStep | Refusal]  # the step, with torch's modes as they are then
+Recapture = Callable[[], Replayable | Refusal]  # the step, with torch's modes as they are then
 
 FIRST_SEED = 20_000  # any number: each step gets one of its own, the same in every twin
 Status = Literal["verified", "wrong", "not-verified"]

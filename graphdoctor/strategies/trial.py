@@ -29,7 +29,7 @@ from graphdoctor.record.session import Session
 from graphdoctor.strategies.foresee import predicted_for
 from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
 from graphdoctor.strategies.timing import Timed, break_even_calls, time_built
-from graphdoctor.strategies.whole import BuiltStep
+from graphdoctor.strategies.whole import BuiltStep, built_again
 from graphdoctor.target import Inputs
 from graphdoctor.target.state.globals import read_precision
 from graphdoctor.values.captures import Verification
@@ -173,6 +173,9 @@ class _Trial:
             judge=judge if is_other_code else None,
             ran=self.known.ran,
             meeting=self.session.device.meeting,
+            recapture=partial(
+                built_again, self.session, partial(self.strategy.build, self.session, self.known)
+            ),
         )
         return with_verification(row, found, self.known, deviation=judge.deviation)
 

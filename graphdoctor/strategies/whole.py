@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -210,3 +211,17 @@ class BuiltStep:
     def call(self, inputs: Inputs) -> object:
         """One call as a user makes it: nothing is cloned or compared."""
         return self._built.call(inputs)
+
+    def release(self) -> None:
+        self._built.release()
+
+
+def built_again(session: Session, build: Callable[[], Built]) -> BuiltStep | Refusal:
+    """What a strategy builds with the modes of torch as they are now; an eager step chooses the kernels before."""
+    session.start.restore()
+    session.call(session.inputs(0))
+    session.start.restore()
+    try:
+        return BuiltStep(build(), session)
+    except CannotBuild as error:
+        return Refusal(str(error))

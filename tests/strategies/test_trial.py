@@ -16,7 +16,9 @@ from graphdoctor.strategies import timing, trial
 from graphdoctor.strategies.recommend import recommend
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.trial import Terms
+from graphdoctor.target import Inputs, Target
 from graphdoctor.target.state.snapshot import named_tensors
+from tests.proof.test_in_one_order import scattered
 from tests.support import fake_strategies as fakes
 from tests.support.strategy_rows import (
     PROFILE,
@@ -25,6 +27,7 @@ from tests.support.strategy_rows import (
     a_session,
     measurement,
     on_a_gpu,
+    session_of,
     tried,
     try_strategy,
 )
@@ -60,6 +63,27 @@ def test_a_graph_is_verified_from_the_state_of_its_capture_and_told_for_its_stop
     row = tried(device, fakes.OneGraph())
     assert row.status == "verified"
     assert "host state stops advancing (counted.calls)" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("strategy", "status"),
+    [(fakes.Fake(), "verified"), (fakes.Wrong(), "wrong"), (fakes.BuiltOnce(), "not-verified")],
+)
+def test_a_step_that_is_far_away_from_itself_is_built_again_with_deterministic_algorithms(
+    device: EmulatedDevice, strategy: Strategy, status: str
+) -> None:
+    """As a CNN whose weight gradients cuDNN adds in another order each time."""
+    weight = torch.rand(64, device="cuda") + 0.5
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        return scattered(data * weight)
+
+    def data() -> Inputs:
+        return Inputs((torch.rand(64, device="cuda") + 0.5,))
+
+    target = Target("step", __file__, "test", "inference", step, data, {"weight": weight})
+    session, known = session_of(target, device)
+    assert try_strategy(strategy, session, known, terms=TERMS).status == status
 
 
 def test_what_is_wrong_is_called_wrong_and_gives_no_code(device: EmulatedDevice) -> None:

@@ -96,6 +96,17 @@ class Refusing(Fake):
         raise CannotBuild("the step has no optimizer")
 
 
+class BuiltOnce(Fake):
+    """Refuses to be built a second time."""
+
+    name = "built-once"
+
+    def build(self, session: Session, known: Known) -> BuiltEager:
+        if hasattr(self, "built"):
+            raise CannotBuild("it was built already")
+        return super().build(session, known)
+
+
 class Synchronizing(Fake):
     """Tries to capture what no capture allows."""
 
