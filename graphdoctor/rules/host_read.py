@@ -99,13 +99,13 @@ class HostRead(RecordingRule):
 def _cure(read: Read, iteration: Iteration, recording: Recording) -> Cure:
     if (cure := for_mask(read.op, iteration)) is not None:
         return cure
-    fix = _fix(read, iteration, recording)
+    fix = _fix(read, recording)
     return Cure(fix, edits=() if fix else without_read(read.op.location))
 
 
-def _fix(read: Read, iteration: Iteration, recording: Recording) -> str:
+def _fix(read: Read, recording: Recording) -> str:
     """A better fix than the rule's, where a library reads, and can be told not to."""
-    own = for_read(read.op, iteration, is_truth=read.use.dtype == "bool")
+    own = for_read(read.op, is_truth=read.use.dtype == "bool")
     if read.op.phase == "optimizer" and not own:
         names = {info.class_name for info in recording.optimizers}
         return _FUSED if names == {"SGD"} else OUTSIDE

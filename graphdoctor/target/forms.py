@@ -105,7 +105,7 @@ _MODEL_CLASS = Form(
 
 
 def _matches_torchbench(outline: Outline) -> bool:
-    model = outline.class_named("Model")
+    model = next((cls for cls in outline.classes if cls.name == "Model"), None)
     if model is None:
         return False
     return "get_module" in model.methods or {"test", "device"} <= model.parameters

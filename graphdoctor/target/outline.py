@@ -44,9 +44,6 @@ class Outline:
     def has(self, *names: str) -> bool:
         return self.has_star_import or all(name in self.names for name in names)
 
-    def class_named(self, name: str) -> ClassOutline | None:
-        return next((cls for cls in self.classes if cls.name == name), None)
-
 
 def outline(path: Path) -> Outline:
     """Read and parse a file; a missing, unreadable or wrong one is one clear sentence."""

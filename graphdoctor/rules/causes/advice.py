@@ -215,7 +215,7 @@ def _concatenated(place: Location) -> tuple[str, str]:
     return "cache", "new"
 
 
-def for_read(op: Op, iteration: Iteration, *, is_truth: bool = False) -> str:
+def for_read(op: Op, *, is_truth: bool = False) -> str:
     """In the place of a call, or an index, that reads a value unasked. `is_truth`: it asks whether something is so."""
     place = op.location
     for name, fix in _GREATEST.items():

@@ -40,9 +40,9 @@ def is_data_parallel(kind: type) -> bool:
     return is_module and any(base.__name__ == "DistributedDataParallel" for base in kind.__mro__)
 
 
-def mark_all(roots: Mapping[str, object], key: str = _SEEN) -> None:
+def mark_all(roots: Mapping[str, object]) -> None:
     """Leave a mark on each, which is gone with the node where nobody holds that."""
-    _mark(_leaves(roots), key)
+    _mark(_leaves(roots), _SEEN)
 
 
 def _mark(leaves: Sequence[torch.Tensor], key: str) -> None:

@@ -136,7 +136,11 @@ def _header(source: Iterator[bytes], name: str) -> tuple[bytearray, int, bool]:
         if searched > _LONGEST:
             break
     if _ROCPROF in content[:_MOST_SPACE]:
-        raise UsageError(_other(name, "a profile of rocprofv3"))
+        raise UsageError(
+            f"{name} is a profile of rocprofv3, which has no operators and no lines of the program: record the step"
+            " with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]), on CUDA and on"
+            " ROCm, and save it with export_chrome_trace()."
+        )
     if begin == len(content):
         raise UsageError(f"The trace {name} is empty: {len(content)} bytes.")
     if known := what_it_is(bytes(content), name=name):
@@ -144,14 +148,6 @@ def _header(source: Iterator[bytes], name: str) -> tuple[bytearray, int, bool]:
     raise UsageError(
         f'{name} has no "traceEvents" in its {len(content):,} bytes, so it is no torch.profiler'
         " trace, or it is cut short; export it again with export_chrome_trace()."
-    )
-
-
-def _other(name: str, what: str) -> str:
-    return (
-        f"{name} is {what}, which has no operators and no lines of the program: record the step with"
-        " torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]), on CUDA and on ROCm,"
-        " and save it with export_chrome_trace()."
     )
 
 
