@@ -88,9 +88,15 @@ def _captured_step(
             "capture() of a step takes no inputs: the step's first calls are studied when they come."
         )
     most = MOST_GRAPHS if max_graphs is None else max_graphs
-    if most < 1:
-        raise UsageError(f"max_graphs counts graphs, of which there is at least 1; got {most}.")
+    _check_count(most)
     return CapturedStep(step, state, max_graphs=most)
+
+
+def _check_count(max_graphs: int) -> None:
+    if max_graphs < 1:
+        raise UsageError(
+            f"max_graphs counts graphs, of which there is at least 1; got {max_graphs}."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +214,7 @@ def _check(model: object, max_graphs: int) -> None:
         )
     if wrapper := wrapper_of([model]):
         raise UsageError(f"{wrapper}; capture() takes the module inside it.")
-    if max_graphs < 1:
-        raise UsageError(
-            f"max_graphs counts graphs, of which there is at least 1; got {max_graphs}."
-        )
+    _check_count(max_graphs)
 
 
 def _checked_sizes(

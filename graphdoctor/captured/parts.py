@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.graphs.calls.tally import BUSY
 from graphdoctor.graphs.guards import Modes
 from graphdoctor.graphs.modules import Choices, GraphedModules, graph_modules
 from graphdoctor.partition.regions import FEWEST_LAUNCHES
@@ -44,7 +45,7 @@ class Parts:
         if not self._context.is_same():
             return self._fall_back(self._context.difference(), args, kwargs)
         if not self._lock.acquire(blocking=False):
-            return self._fall_back("another call was under way", args, kwargs)
+            return self._fall_back(BUSY, args, kwargs)
         try:
             with self._graphed.installed():
                 return self._model(*args, **kwargs)

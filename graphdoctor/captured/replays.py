@@ -23,18 +23,16 @@ from graphdoctor.captured.growth import Growth
 from graphdoctor.captured.known_call import NOT_KNOWN, KnownCall, known_call, unknown
 from graphdoctor.graphs.calls import Unwatchable, form_of, signature
 from graphdoctor.graphs.calls.signature import Key
-from graphdoctor.graphs.calls.tally import NEEDS_GRADIENTS
+from graphdoctor.graphs.calls.tally import BUSY, NEEDS_GRADIENTS, RELEASED
 from graphdoctor.graphs.graphed_callable import Tensors
 from graphdoctor.graphs.guards import Modes
+from graphdoctor.graphs.tensor_layouts import wants_gradient
 from graphdoctor.target import Inputs
 
 _MOST_REASONS = 32
 _MOST_FORMS = 4  # of one shape
 _MOST_SHAPES = 256
 _OTHER = "other reasons"
-_RELEASED = "it was released"
-_BUSY = "another call was under way"
-_wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 Eager = Callable[..., object]
 
@@ -95,18 +93,18 @@ class Replays:
         if not self._graphs:
             return self._without_graph(args, kwargs)
         # Those that it has now: a graph that is made later is of a model that may have got others.
-        if torch.is_grad_enabled() and any(map(_wants_gradient, self._model.parameters())):
+        if torch.is_grad_enabled() and any(map(wants_gradient, self._model.parameters())):
             return self._with_gradients(args, kwargs)
         try:
             key, tensors = signature(args, kwargs)
         except Unwatchable as reason:
             return self.fall_back(str(reason), args, kwargs)
-        if torch.is_grad_enabled() and any(map(_wants_gradient, tensors)):
+        if torch.is_grad_enabled() and any(map(wants_gradient, tensors)):
             return self._with_gradients(args, kwargs)
         if not self._context.is_same():
             return self.fall_back(self._context.difference(), args, kwargs)
         if not self._lock.acquire(blocking=False):
-            return self.fall_back(_BUSY, args, kwargs)
+            return self.fall_back(BUSY, args, kwargs)
         try:
             graph = self._graphs.get(key) or self._grown(key, Inputs(args, kwargs))
             if isinstance(graph, str):
@@ -198,7 +196,7 @@ class Replays:
                 self._growth.release()
             self._forget()
             self.is_doubtful = True  # for a call that is just going to start
-            self.why_not = _RELEASED
+            self.why_not = RELEASED
             self.training = self.parts = None
 
 

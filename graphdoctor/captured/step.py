@@ -50,7 +50,7 @@ from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.observe.earlier_graphs import renew_held_accumulations
 from graphdoctor.estimate import launches
 from graphdoctor.graphs.calls import Unwatchable, distinct
-from graphdoctor.graphs.calls.tally import AROUND, WARMUP_CALLS, register
+from graphdoctor.graphs.calls.tally import AROUND, BUSY, RELEASED, WARMUP_CALLS, register
 from graphdoctor.graphs.capturable import make_capturable
 from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.guards import Modes
@@ -77,8 +77,6 @@ from graphdoctor.values.report import Mode
 MOST_GRAPHS = 8
 _ITERATIONS = 2
 _MOST_SIGNATURES = 256  # of which each costs an entry, whether or not it gets a graph
-_BUSY = "another call was under way"
-_RELEASED = "it was released"
 _MANY_SIGNATURES = (
     f"its calls had {_MOST_SIGNATURES} signatures already: pass changing numbers as GPU tensors, and the same functions"
     " and objects in each call"
@@ -169,7 +167,7 @@ class CapturedStep:
         if self._off:
             return self._eager(self._off, args, kwargs)
         if not self._lock.acquire(False):
-            return self._eager(_BUSY, args, kwargs)
+            return self._eager(BUSY, args, kwargs)
         try:
             if AROUND:
                 return AROUND[0](self, lambda: self._call(args, kwargs))
@@ -240,7 +238,7 @@ class CapturedStep:
         with self._lock:
             self._forget()
             self._last_calls.forget()
-            self._off = _RELEASED
+            self._off = RELEASED
 
     def _call(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, tried: KnownStep = unknown

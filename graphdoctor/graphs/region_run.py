@@ -45,11 +45,6 @@ _WORKSPACES = {
     "_batch_norm_with_update": 3,
 }
 
-# Operators whose result is memory as it was left, until another operator writes there.
-_BLANK = frozenset(
-    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
-)
-
 Part = tuple[int, Geometry]  # a slot and where in it
 Writer = tuple[str, Location | None]
 
@@ -196,7 +191,7 @@ class RegionWatcher:
             slot, new = run.slot(number)
             if id(tensor) not in passed_by and (new or slot in run.made):
                 run.made.add(slot)
-                if call.facts.base_name in _BLANK:
+                if call.facts.makes_garbage:
                     run.blank.add(slot)
                 self._note_write(run, slot, tensor, writer)
                 if slot in run.blank:  # new memory, or a view of it

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 _address = torch.Tensor.data_ptr
-_wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _MOST_MODES = 4  # between which calls may change
 _NAMES = ("shape", "strides", "dtype", "layout", "class")
 
@@ -36,7 +36,7 @@ class TensorLayouts:
 
     def __init__(self, tensors: list[torch.Tensor], *, grad: bool = False) -> None:
         self._layouts = list(map(_layout, tensors))
-        self._wanted = list(map(_wants_gradient, tensors)) if grad else None
+        self._wanted = list(map(wants_gradient, tensors)) if grad else None
         self.is_known = _guards(tensors)
         self._of_modes = [self.is_known]
 
@@ -49,7 +49,7 @@ class TensorLayouts:
         if known is None:
             wanted = self._wanted
             if list(map(_layout, tensors)) != self._layouts or (
-                wanted is not None and list(map(_wants_gradient, tensors)) != wanted
+                wanted is not None and list(map(wants_gradient, tensors)) != wanted
             ):
                 return False
             known = _guards(tensors)

@@ -2,6 +2,7 @@
 
 from graphdoctor.operators.conditions import CONDITIONS, call_draws, draws
 from graphdoctor.operators.host_syncs import (
+    COPIES,
     Transfer,
     host_learns,
     host_waits,
@@ -21,6 +22,7 @@ from graphdoctor.operators.table import (
 
 __all__ = [
     "CONDITIONS",
+    "COPIES",
     "EFFECTS",
     "OperatorFact",
     "Run",

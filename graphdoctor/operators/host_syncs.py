@@ -11,6 +11,7 @@ from graphdoctor.operators.conditions import INDEXING, indexed_from_host
 from graphdoctor.operators.table import fact_about, is_listed, waits_in_backward
 from graphdoctor.values.recording import Op, TensorUse
 
+COPIES = frozenset({"_to_copy", "copy_"})  # ATen's, which `to()`, `cuda()` and `copy_()` call
 _COPIES_INTO_FIRST = frozenset({"copy_", "_foreach_copy_"})
 _MOVES = frozenset({"_to_copy", "to", "copy", "_copy_from", "_pin_memory"})
 _MAY_TRANSFER = INDEXING | _COPIES_INTO_FIRST | _MOVES

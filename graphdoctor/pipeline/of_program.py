@@ -20,6 +20,7 @@ from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.processes.launched import rank_and_count
 from graphdoctor.device.processes.overdue import ended_after
 from graphdoctor.diagnose.assemble import could_not_run, machine_info, raises_in_capture
+from graphdoctor.operators import COPIES
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting
 from graphdoctor.pipeline.stages import report_of, study
 from graphdoctor.record.place import place
@@ -191,7 +192,6 @@ def _is_on(device: AnyDevice, target: Target) -> bool:
 
 
 _READS = frozenset({"_local_scalar_dense", "equal", "nonzero"})
-_COPIES = frozenset({"_to_copy", "copy_"})
 
 
 class BetweenSteps(Observer):
@@ -209,7 +209,7 @@ class BetweenSteps(Observer):
         name = call.facts.base_name
         if name in _READS and any(map(self._table.is_cuda, call.inputs)):
             self._note("reads a value of the device")
-        elif name in _COPIES and self._is_to_host(name, call):
+        elif name in COPIES and self._is_to_host(name, call):
             self._note("copies to the host")
 
     def event(self, event: HostEvent) -> None:

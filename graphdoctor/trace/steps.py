@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
@@ -15,12 +14,11 @@ from graphdoctor.trace.explain.gaps import events_of, whole_span
 from graphdoctor.trace.intervals import NONE, Window
 from graphdoctor.trace.join import launch_of
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.trace import StepBasis
 
 _WARM_UP = frozenset({"Lazy Function Loading", "Runtime Triggered Module Loading"})
 _SLOW_START = 2.0  # a first step this many times as long as the rest is a warm-up
 _FEWEST_TO_JUDGE = 3
-
-Basis = Literal["annotations", "repeating launches", "whole span"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    basis: Basis
+    basis: StepBasis
     all: tuple[Step, ...]
 
     @property

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from graphdoctor.device.emulated.streams import (
+    CAPTURING,
     UNJOINED,
     EmulatedStream,
     StreamingDevice,
@@ -29,14 +30,13 @@ from graphdoctor.device.observe.storages import (
     use_of,
 )
 from graphdoctor.device.observe.tape import Tape
-from graphdoctor.operators import fact_about, load_table
+from graphdoctor.operators import COPIES, fact_about, load_table
 from graphdoctor.operators.table import WAITING_NODES
 from graphdoctor.target.frames import locate
 from graphdoctor.values.host_events import REPLAY, HostEvent, MayBeRefused
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op, TensorUse
 
-CAPTURING = "CUDA error: operation not permitted when stream is capturing"
 _PAGEABLE = (
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is "
     "pinned. Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
@@ -49,7 +49,7 @@ def refusal_of_call(call: Call, table: StorageTable) -> str | None:
     node = torch._C._current_autograd_node()
     if node is not None and node.name() in WAITING_NODES and any(t.dim() for t in call.inputs):
         return f"{CAPTURING} ({node.name()}: it looks for zeros on the host)"
-    if name in ("_to_copy", "copy_"):
+    if name in COPIES:
         return _refusal_of_copy(call, table)
     if not call.on_cuda or name not in load_table().hazards:
         return None
@@ -149,7 +149,7 @@ class EmulatedGraph:
                 "it's ok to replay them on the default stream.)"
             )
         if device.capturing is not None:
-            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+            raise RuntimeError(CAPTURING)
         if pool is not None:
             self._pool = pool
         self.tape = Tape(device.table, one_generator=True)

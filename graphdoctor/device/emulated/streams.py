@@ -26,7 +26,7 @@ from graphdoctor.values.host_events import (
     UnorderedWork,
 )
 
-NOT_FORKED = "CUDA error: operation not permitted when stream is capturing"
+CAPTURING = "CUDA error: operation not permitted when stream is capturing"
 OUTSIDE = "CUDA error: dependency created on uncaptured work in another stream"
 UNJOINED = "CUDA error: capturing stream has unjoined work"
 
@@ -278,7 +278,7 @@ class StreamOrder(Observer):
             self._work[stream] += 1
         else:
             # Memory for a stream that is not captured comes from the driver, which refuses.
-            refusal = NOT_FORKED if makes else ""
+            refusal = CAPTURING if makes else ""
             self._device.event(UnorderedWork(call.facts.name, refusal=refusal))
 
 

@@ -31,6 +31,7 @@ from graphdoctor.device.observe.storages import (
     is_plain,
     parts_of,
 )
+from graphdoctor.operators import COPIES
 from graphdoctor.values.locations import Location
 
 
@@ -163,7 +164,6 @@ _RESIZE = OperatorFacts(
     writes_if=None, aliases=False, is_random=False, makes_garbage=False, is_aten=False,
     is_composite=False, is_collective=False, is_marker=False,
 )  # fmt: skip
-_COPIES = frozenset({"_to_copy", "copy_"})
 # They turn the tensor that they are given, as t_() does, and launch nothing: what uses it later knows how it lies.
 _TURNS = "inplace_view"
 _MAY_MOVE = frozenset({"resize_", "resize_as_"})
@@ -254,7 +254,7 @@ class Tape:
         is_filled = any(each.is_on_device for each in anew.values())
         if not fills and not is_filled and not writes and call.facts.base_name != "send":
             return
-        args, kwargs = self._frozen(call, by_value=call.facts.base_name not in _COPIES)
+        args, kwargs = self._frozen(call, by_value=call.facts.base_name not in COPIES)
         entry = TapeEntry(
             func=call.func,
             facts=call.facts,

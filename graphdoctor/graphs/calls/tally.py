@@ -27,6 +27,7 @@ class Audit(Protocol):
     is_paused: bool
 
 
+BUSY, RELEASED = "another call was under way", "it was released"  # reasons
 WARMUP_CALLS = 3  # as torch advises before a capture; the first calls create state
 # The reason of calls that a model captured for inference does not replay.
 NEEDS_GRADIENTS = (

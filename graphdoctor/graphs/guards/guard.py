@@ -24,7 +24,7 @@ from torch.nn.modules import module as torch_module
 
 from graphdoctor.graphs.calls.signature import is_constant
 from graphdoctor.graphs.guards.unread import ReadWalk, is_unread, unread_attributes
-from graphdoctor.graphs.tensor_layouts import TensorLayouts, are_at
+from graphdoctor.graphs.tensor_layouts import TensorLayouts, are_at, wants_gradient
 from graphdoctor.target.state.attributes import (
     attributes,
     has_walkable_state,
@@ -333,7 +333,6 @@ def _slot_values(value: object) -> Iterable[object]:
 _address = torch.Tensor.data_ptr
 _version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed has it for newer ones)
-_wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 
 class Guard:
@@ -368,7 +367,7 @@ class Guard:
         self.tensors = found.all_tensors
         self._paths = [path for path, _ in found.tensors]
         self._held = tensors = [tensor for _, tensor in found.tensors]
-        self._wanted = list(map(_wants_gradient, tensors))
+        self._wanted = list(map(wants_gradient, tensors))
         self._storages = [tensor.untyped_storage() for tensor in found.all_tensors]
         self._addresses: list[int | None] = list(map(_address, tensors))
         self._layouts = TensorLayouts(tensors, grad=self._grad)
@@ -410,7 +409,7 @@ class Guard:
 
     def gradients_are_same(self) -> bool:
         """Whether the same tensors require gradients as at the capture."""
-        return list(map(_wants_gradient, self._held)) == self._wanted
+        return list(map(wants_gradient, self._held)) == self._wanted
 
     def difference(self, *, grad: bool = False) -> str:
         """What changed, in one sentence; "" if nothing did, whatever equal constants were assigned again.

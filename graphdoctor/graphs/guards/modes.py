@@ -13,13 +13,13 @@ from torch.autograd import forward_ad
 
 from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.guards.guard import OF_ALL_MODULES
+from graphdoctor.graphs.tensor_layouts import wants_gradient
 from graphdoctor.target.state.globals import ATTENTION, EVERY, SWITCHES
 from graphdoctor.values.recording import Recording
 
 _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed has it for newer ones)
 _Switch = tuple[str, Callable[[], Any]]
 _NO_STREAM = -1
-_wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _CAPTURE = "a capture of the caller's"
 _DEVICE = "the current device"
 _DISPATCH = "the number of dispatch modes"
@@ -156,7 +156,7 @@ class Modes:
         default = 0 if was_capturing is False and entered() is None else _NO_STREAM
 
         def is_global_state_same() -> bool:
-            if parameters and torch.is_grad_enabled() and any(map(_wants_gradient, parameters)):
+            if parameters and torch.is_grad_enabled() and any(map(wants_gradient, parameters)):
                 return False
             return second() or [*map(_call, at_once)] == before_at_once
 

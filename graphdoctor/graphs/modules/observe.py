@@ -15,12 +15,11 @@ from graphdoctor.graphs.calls.outputs import kind_of, tensors_in
 from graphdoctor.graphs.calls.signature import is_faithful
 from graphdoctor.graphs.compare import has_same_bits
 from graphdoctor.graphs.guards import Modes
+from graphdoctor.graphs.tensor_layouts import wants_gradient
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.saved_tensor import version_of
 from graphdoctor.target.state.snapshot import named_state, named_tensors
 from graphdoctor.target.target import Inputs
-
-_wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 
 class Mode(NamedTuple):
@@ -59,7 +58,7 @@ def signature_of(
     key, tensors = signature(args, kwargs)
     grad, autocast = torch.is_grad_enabled(), torch.is_autocast_enabled("cuda")
     mode = Mode(grad, autocast, torch.get_autocast_dtype("cuda") if autocast else None)
-    return Signature(mode, key, tuple(map(_wants_gradient, tensors)) if grad else ()), tensors
+    return Signature(mode, key, tuple(map(wants_gradient, tensors)) if grad else ()), tensors
 
 
 @dataclass

@@ -30,6 +30,7 @@ from graphdoctor.measure.audit.places import (
     frames_of_program,
 )
 from graphdoctor.measure.watch.profiler import replaced
+from graphdoctor.operators import COPIES
 from graphdoctor.target.frames import is_machinery, locate, variables_of
 from graphdoctor.target.state.kinds.kind import MISSING
 from graphdoctor.target.state.snapshot import plain_torch
@@ -38,7 +39,6 @@ from graphdoctor.values.locations import Location
 _NUMBERS = (int, float, complex)
 # So many operators get these that equality says nothing.
 _COMMON: frozenset[Any] = frozenset({0, 1, -1})
-_COPIES = frozenset({"copy_", "_to_copy"})  # a replay reads pinned memory again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,7 +183,7 @@ class CapturedNumbers(Observer):
             return
         found = each_in((call.args, call.kwargs), _NUMBERS)
         numbers = [number for number in found if type(number) in _NUMBERS]  # no flags
-        if call.facts.base_name not in _COPIES:
+        if call.facts.base_name not in COPIES:  # whose replay reads pinned memory again
             hosts = (each for each in call.inputs if not each.dim() and not each.is_meta)
             found = (number_of(each, self._table) for each in hosts)
             numbers += [number for number in found if number is not MISSING]

@@ -18,13 +18,13 @@ from weakref import ref
 import torch
 
 from graphdoctor.device.observe.storages import Geometry
+from graphdoctor.graphs.guards.guard import HOLDERS
 from graphdoctor.source.trees import owner_of, tree_of
 from graphdoctor.target.frames import frame_of_engine, is_machinery, is_own, variables_of
 from graphdoctor.target.state.attributes import attributes, slots_of
 from graphdoctor.target.state.kinds.kind import MISSING, Visit
 from graphdoctor.target.state.walk import Walk
 
-_ENTRIES = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = (dict, list, tuple)
 _CODE = (ModuleType, FunctionType, type)
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -109,7 +109,7 @@ def _member(owner: object, step: Step) -> object:
     if step in own:
         return own[step]
     if isinstance(owner, torch.nn.Module):
-        for kind in _ENTRIES:
+        for kind in HOLDERS:
             entries = own.get(kind)
             if isinstance(entries, dict) and step in entries:
                 return entries[step]
@@ -468,12 +468,12 @@ def tensors_of_program(
             continue
         entries = dict(attributes)
         if isinstance(value, torch.nn.Module):
-            for kind in _ENTRIES:  # a scripted module has none
+            for kind in HOLDERS:  # a scripted module has none
                 entries |= attributes.get(kind, {})
         with suppress(TypeError):  # no weak reference to it
             owner = ref(value)
             for name, entry in entries.items():
-                for steps, tensor in _held(entry, (name,)) if name not in _ENTRIES else ():
+                for steps, tensor in _held(entry, (name,)) if name not in HOLDERS else ():
                     text = _text(str(path), steps)
                     yield tensor, Place(owner, steps, text), text
 

@@ -20,7 +20,7 @@ from graphdoctor.strategies.patch.alike import (
 )
 from graphdoctor.strategies.patch.edits import EDITS, PLAIN_EDITS
 from graphdoctor.strategies.patch.edits.capture_step import CAPTURE
-from graphdoctor.strategies.patch.edits.edit import Edit, NoProposal, Proposal
+from graphdoctor.strategies.patch.edits.edit import Edit, NoProposal, Proposal, not_faster
 from graphdoctor.strategies.patch.rerun import Optimizers, Run, Task, reruns
 from graphdoctor.strategies.patch.source import (
     CannotEdit,
@@ -31,7 +31,7 @@ from graphdoctor.strategies.patch.source import (
     folder_for,
     unified,
 )
-from graphdoctor.values.figures import joined, ratio_range
+from graphdoctor.values.figures import joined
 from graphdoctor.values.program import Exactness, Patch, ProgramReport, ProgramStep
 from graphdoctor.values.sweep import SMALLEST_GAIN
 
@@ -124,7 +124,7 @@ def _proposals(
         reason = f"{found[0].edit} is {found[0].exactness}, which --allow {allowed} leaves out"
     slow = [each.gain for each in kept if each.gain and each.gain.mid < SMALLEST_GAIN]
     if slow and len(slow) == len(kept):
-        reason = f"as the code is, graphs would not be faster: predicted {ratio_range(slow[0])}"
+        reason = not_faster(slow[0])
     return tuple(each for each in kept if each.gain not in slow), reason
 
 

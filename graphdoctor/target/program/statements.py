@@ -10,8 +10,8 @@ from types import CodeType
 
 from graphdoctor.source.trees import Owner, holds, owner_of
 
-_LOOPS = (ast.For, ast.While)
-_REPEATING = (*_LOOPS, ast.comprehension, ast.Lambda)
+LOOPS = (ast.For, ast.While)
+_REPEATING = (*LOOPS, ast.comprehension, ast.Lambda)
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -51,7 +51,7 @@ class Span:
     @property
     def loop(self) -> ast.stmt | None:
         """The outermost loop around the block."""
-        return next((each for each in self.around if isinstance(each, _LOOPS)), None)
+        return next((each for each in self.around if isinstance(each, LOOPS)), None)
 
     def block_with(self, holder: ast.stmt) -> list[ast.stmt]:
         """The block that a compound statement around the step is in."""
@@ -133,7 +133,7 @@ def blocks_to(owner: Owner, line: int) -> Iterator[tuple[Sequence[ast.stmt], boo
         holder = next((s for s in block if holds(s, line)), None)
         if holder is None:
             return
-        repeats = repeats or isinstance(holder, _LOOPS)
+        repeats = repeats or isinstance(holder, LOOPS)
         block = _inner_block(holder, [line]) or ()
 
 
@@ -167,7 +167,7 @@ def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 def _cut(statement: ast.stmt, line: int) -> ast.stmt:
     """The statement without what follows a line in its branch: logging after `optimizer.step()`, say."""
-    if isinstance(statement, _LOOPS):
+    if isinstance(statement, LOOPS):
         return statement
     block = _inner_block(statement, [line])
     if block is None:

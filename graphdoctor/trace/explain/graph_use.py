@@ -13,10 +13,9 @@ from graphdoctor.trace.explain.gaps import events_of
 from graphdoctor.trace.explain.hosts import location, user_functions, within
 from graphdoctor.trace.intervals import NONE, Nesting, Window, innermost, nest, window_of
 from graphdoctor.trace.join import launch_of, operator_nesting
-from graphdoctor.trace.steps import Basis
 from graphdoctor.values.figures import count_text, time_text
 from graphdoctor.values.locations import Location
-from graphdoctor.values.trace import GraphReplay, GraphUse
+from graphdoctor.values.trace import GraphReplay, GraphUse, StepBasis
 
 # Who replays, by what is around the launch; the first that fits. A server's own runner may replay a
 # graph that torch.compile's code runs in, and torch.cuda.graphs is around every replay from Python.
@@ -55,7 +54,7 @@ def in_graphs(trace: Trace, rows: Ints) -> Mask:
 
 
 def graph_use(
-    trace: Trace, device: int, host_windows: Sequence[Window], basis: Basis, most: int
+    trace: Trace, device: int, host_windows: Sequence[Window], basis: StepBasis, most: int
 ) -> GraphUse | None:
     """Captures, instantiations and launches of graphs in the windows of host time; None without any.
 

@@ -129,6 +129,15 @@ class CutShort(Exception):
     """The compressed stream ended or broke before its end; what came before it is good."""
 
 
+def check_memory(what: str, most_bytes: int | None, taken: int, events: str) -> None:
+    """Raises UsageError if a trace takes more than it may; `events` is "after 1,000" or "for 1,000"."""
+    if most_bytes is not None and taken > most_bytes:
+        raise UsageError(
+            f"The {what} takes more than {most_bytes >> 20:,} MB of memory ({taken >> 20:,} MB {events} events):"
+            " record fewer steps, or allow more with --max-memory."
+        )
+
+
 def blocks(path: TracePath) -> Iterator[bytes]:
     """The content in order. Raises UsageError for what cannot be read, CutShort at a broken end."""
     try:

@@ -107,12 +107,8 @@ class _Reader:
             self._take_events(part)
         if part.kind == "end" and self._trailer is not None:
             self._headers.append(header(b'{"traceEvents": [' + self._trailer))
-        most, taken = self._most_bytes, self._columns.nbytes * _WORKING
-        if most is not None and taken > most:
-            raise UsageError(
-                f"The trace {self._name} takes more than {most >> 20:,} MB of memory ({taken >> 20:,} MB after"
-                f" {self._columns.events:,} events): record fewer steps, or allow more with --max-memory."
-            )
+        taken, events = self._columns.nbytes * _WORKING, f"after {self._columns.events:,}"
+        blocks.check_memory(f"trace {self._name}", self._most_bytes, taken, events)
 
     def _follow(self, content: bytes) -> None:
         if self._trailer is not None and len(self._trailer) + len(content) <= _MOST_TRAILER:

@@ -23,6 +23,7 @@ from graphdoctor.trace.arrays import (
     Trace,
 )
 from graphdoctor.trace.intervals import NONE
+from graphdoctor.trace.read.blocks import check_memory
 from graphdoctor.trace.read.split import DATABASE
 from graphdoctor.values.errors import UsageError
 
@@ -89,12 +90,7 @@ class _Export:
         tables = self._tables & {_KERNELS, _COPIES, _FILLS, _GRAPHS, _CALLS, _RANGES}
         counts = [self._database.execute(f"SELECT count(*) FROM {name}") for name in tables]
         rows = sum(count.fetchone()[0] for count in counts)
-        if most_bytes is not None and rows * _EACH_ROW > most_bytes:
-            raise UsageError(
-                f"The export {self._path} takes more than {most_bytes >> 20:,} MB of memory"
-                f" ({rows * _EACH_ROW >> 20:,} MB for {rows:,} events): record fewer steps, or allow more with"
-                " --max-memory."
-            )
+        check_memory(f"export {self._path}", most_bytes, rows * _EACH_ROW, f"for {rows:,}")
 
     def trace(self) -> Trace:
         copied = ("copyKind", "srcKind", "dstKind")

@@ -32,13 +32,12 @@ from graphdoctor.strategies.patch.step_parts import (
     read_on_host,
 )
 from graphdoctor.target.program.names import Names
-from graphdoctor.target.program.statements import Span, find_span
+from graphdoctor.target.program.statements import LOOPS, Span, find_span
 from graphdoctor.values.locations import Lines, is_library
 from graphdoctor.values.program import Exactness, ProgramStep
 
 _DECODES = ("decode_step", "next_token_step", "captured_step")
 _ACTS = ("act", "policy_step", "captured_step")
-_LOOPS = (ast.For, ast.While)
 _JOINS = frozenset({"cat", "concat", "concatenate", "hstack", "append"})  # what gets longer
 _ON_HOST = frozenset({"item", "tolist", "cpu", "numpy", "print", "decode", "append", "write"})
 _RANGES = frozenset({"range", "reversed", "len", "size"})
@@ -375,7 +374,7 @@ def _function(span: Span, text: str) -> tuple[ast.FunctionDef, ast.stmt, int | N
         last_name(each.func if isinstance(each, ast.Call) else each)
         for each in owner.decorator_list
     }
-    loops = [n for n in ast.walk(ast.parse(text)) if isinstance(n, _LOOPS)]
+    loops = [n for n in ast.walk(ast.parse(text)) if isinstance(n, LOOPS)]
     for loop in loops:
         statements = (n for n in ast.walk(loop) if isinstance(n, ast.Assign))
         for statement in (s for s in statements if owner.name in called(s)):

@@ -6,7 +6,7 @@ import ast
 import os
 
 from graphdoctor.source.trees import calls_in, scope_at, tree_of
-from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal, not_faster
 from graphdoctor.strategies.patch.source import (
     At,
     Below,
@@ -124,9 +124,7 @@ def _figure(row: StrategyOutcome) -> str:
     if row.predicted is None:
         return "no gain is predicted or measured"
     if row.predicted.mid < SMALLEST_GAIN:
-        raise NoProposal(
-            f"as the code is, graphs would not be faster: predicted {ratio_range(row.predicted)}"
-        )
+        raise NoProposal(not_faster(row.predicted))
     return f"{ratio_range(row.predicted)}, predicted"
 
 

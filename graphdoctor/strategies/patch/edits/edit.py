@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from graphdoctor.strategies.patch.source import Change
-from graphdoctor.values.figures import Range
+from graphdoctor.values.figures import Range, ratio_range
 from graphdoctor.values.locations import Lines
 from graphdoctor.values.program import Exactness, Handled, ProgramStep
+
+
+def not_faster(predicted: Range) -> str:
+    """Why nothing is changed for a step, as a clause."""
+    return f"as the code is, graphs would not be faster: predicted {ratio_range(predicted)}"
 
 
 class NoProposal(Exception):

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from graphdoctor.strategies.patch.edits.capture_step import CaptureStep, Wrapper
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.read_values import READS
 from graphdoctor.strategies.patch.source import source_of
 from graphdoctor.target.program.names import Names
 from graphdoctor.values.finding import Finding
@@ -83,7 +84,6 @@ _TAKES = frozenset(
 )
 _SCHEDULES = re.compile(r"lr_scheduler|\w*[a-z]LR|get_\w*schedule\w*")
 _OPTIONS = frozenset({"lr", "momentum", "betas", "weight_decay"})
-_READS = frozenset({"item", "tolist", "cpu", "numpy"})
 _READERS = frozenset({"print", "float", "int", "bool"})
 _RANDOM = frozenset({"random", "np", "numpy"})
 _BRANCHES = (ast.If, ast.IfExp, ast.While, ast.Match, ast.Try)
@@ -186,7 +186,7 @@ def _refusal_of_call(call: ast.Call, arguments: set[str]) -> str:
     base = _base(call.func)
     if base in _RANDOM and "." in text:
         return f"`{text}()` computes on the host, and a replay does not call it"
-    if text in _READERS or ("." in text and name in _READS):
+    if text in _READERS or ("." in text and name in READS):
         return f"`{text}()` reads a value on the host in the middle of the step"
     holder = call.func.value if isinstance(call.func, ast.Attribute) else None
     is_in_place = name.endswith("_") and not name.endswith("__") and name != "unscale_"

@@ -25,9 +25,8 @@ from graphdoctor.strategies.patch.source import (
 )
 from graphdoctor.strategies.patch.step_parts import Group
 from graphdoctor.target.program.names import Names
-from graphdoctor.target.program.statements import Span
+from graphdoctor.target.program.statements import LOOPS, Span
 
-_LOOPS = (ast.For, ast.While)
 _SHOWS = frozenset({"print", "float", "int", "bool", "str"})  # the host reads their arguments
 _SHARE_MEMORY = frozenset(
     {"detach", "view", "reshape", "flatten", "squeeze", "unsqueeze", "expand"}
@@ -183,7 +182,7 @@ def _loop_that_collects(
         inside = [*ast.walk(holder)]
         uses = sum(isinstance(n, ast.Name) and n.id == name for n in inside)
         if (
-            isinstance(holder, _LOOPS)
+            isinstance(holder, LOOPS)
             and uses == len(reads)
             and (reads[0].is_sum or _is_created(name, holder, span))
             and all(_is_result(read.tensor, inside, groups) for read in reads)
