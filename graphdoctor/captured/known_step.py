@@ -71,7 +71,7 @@ def known_step(
                     return NOT_KNOWN
             else:
                 seen = owner.seen_python(args, kwargs)
-                if seen is None or (seen.branches, seen.schedules) != ways:
+                if seen is None or seen.ways != ways:
                     return NOT_KNOWN
                 if not python.with_numbers(graph.numbers, is_same, args, kwargs):
                     return NOT_KNOWN

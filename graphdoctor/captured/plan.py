@@ -105,7 +105,9 @@ def _how(name: str, plan: CapturePlan) -> Iterator[str]:
             yield f"Compared with eager: {plan.proof}."
     elif plan.how == "whole":
         passes = "graph" if plan.mode == "inference" else "graph for each of forward and backward"
-        of_sizes = f", for each of the sizes {_listed(plan.sizes)}" if plan.sizes else ""
+        of_sizes = (
+            f", for each of the sizes {', '.join(map(str, plan.sizes))}" if plan.sizes else ""
+        )
         yield f"{name} is replayed as one {passes}, of {count_text(plan.launches, 'launch')}{of_sizes}."
     elif plan.how == "modules":
         yield (
@@ -151,10 +153,6 @@ def _since(replayed: int, part_replays: int, fallbacks: Mapping[str, int]) -> It
         yield f"{count_text(part_replays, 'call')} of graphed modules {_was(part_replays)} replayed."
     for reason, count in sorted(fallbacks.items(), key=lambda item: -item[1]):
         yield f"{count_text(count, 'call')} ran eagerly: {reason.rstrip('.')}."
-
-
-def _listed(sizes: Sequence[int]) -> str:
-    return ", ".join(map(str, sizes))
 
 
 def _was(number: int) -> str:

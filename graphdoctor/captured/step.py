@@ -354,7 +354,7 @@ class CapturedStep:
             seen = self.seen_python(args, kwargs)
         except Exception as error:  # the step raises its own
             raise Unwatchable(f"its Python cannot be run: {error}") from error
-        call = _Call(signature, self._modes_now(), _ways(seen))
+        call = _Call(signature, self._modes_now(), seen.ways if seen is not None else ())
         return Key(call, self._gradients.key_of(call)), tensors, seen
 
     def _modes_now(self) -> tuple[object, ...]:
@@ -618,10 +618,6 @@ class CapturedStep:
             self._served_before += graph.served
             graph.release()
         self._graphs.clear()
-
-
-def _ways(seen: Seen | None) -> tuple[object, ...]:
-    return (seen.branches, seen.schedules) if seen is not None else ()
 
 
 def _outermost_modules(roots: Mapping[str, object]) -> list[torch.nn.Module]:

@@ -52,6 +52,11 @@ class Seen(NamedTuple):
     numbers: Numbers
     schedules: tuple[int, ...]
 
+    @property
+    def ways(self) -> tuple[object, ...]:
+        """What calls of one graph have in common."""
+        return self.branches, self.schedules
+
 
 class Unsupported(Exception):
     """The Python of a step cannot be separated from its GPU work; the message says why."""

@@ -383,11 +383,9 @@ class _Editor(cst.CSTTransformer):
 def _dedented(code: str, columns: int) -> str:
     """Code whose later lines lack the indentation of the block around it, which they get with the block."""
     first, *others = code.split("\n")
-    return "\n".join([first, *(line[min(columns, _margin(line)) :] for line in others)])
-
-
-def _margin(line: str) -> int:
-    return len(line) - len(line.lstrip())
+    return "\n".join(
+        [first, *(line[min(columns, len(line) - len(line.lstrip())) :] for line in others)]
+    )
 
 
 _BLANK = cst.EmptyLine(indent=False)

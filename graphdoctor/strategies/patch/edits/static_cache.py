@@ -40,7 +40,8 @@ def call_with_growing_cache(step: ProgramStep) -> tuple[ast.Call, At]:
     if caller is None or is_library(caller.file) or not growing_caches(step) or not in_generate:
         raise NoProposal("no call of generate() has a cache that grows")
     call = _generate_call(caller.file, caller.line)
-    if (not call.args and not call.keywords) or _chooses_cache(call):
+    chooses = any(keyword.arg in _OTHER_CACHES for keyword in call.keywords)
+    if chooses or not (call.args or call.keywords):
         raise NoProposal(
             f"the call of generate() in line {call.lineno} chooses its cache by other arguments"
         )
@@ -52,10 +53,6 @@ def growing_caches(step: ProgramStep) -> tuple[Handled, ...]:
     """What a cache of fixed length handles."""
     found = step.report.findings if step.report is not None else ()
     return tuple(Handled.of(each, "capture") for each in found if each.rule == "GD212")
-
-
-def _chooses_cache(call: ast.Call) -> bool:
-    return any(keyword.arg in _OTHER_CACHES for keyword in call.keywords)
 
 
 def _generate_call(file: str, line: int) -> ast.Call:
