@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,22 +16,12 @@ from graphdoctor.captured.forward_graph import Answering
 from graphdoctor.graphs.calls import CallForm
 from graphdoctor.graphs.guards import Modes
 
-
-class Owner(Protocol):
-    """Whose calls are answered. If `is_doubtful`, each guard is checked before a graph starts."""
-
-    is_doubtful: bool
-    on_stream: int
-
-    def follow_stream(self) -> None: ...
-
-    def change_of(self, graph: Answering) -> str: ...
-
-    def fall_back(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object: ...
+if TYPE_CHECKING:
+    from graphdoctor.captured.replays import Replays
 
 
 NOT_KNOWN = object()
-KnownCall = Callable[[Owner, tuple[Any, ...], dict[str, Any]], object]
+KnownCall = Callable[["Replays", tuple[Any, ...], dict[str, Any]], object]
 
 
 def unknown(owner: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
@@ -58,7 +48,7 @@ def known_call(
     load, replay, build = graph.forward.load, graph.forward.replay, graph.forward.build
     acquire, release = lock.acquire, lock.release
 
-    def answer(owner: Owner, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    def answer(owner: Replays, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         try:
             tensors: Any = args if is_plain and not kwargs else tensors_of(args, kwargs)
             if not check(*tensors) or not may_start(stream := stream_number()):
