@@ -271,23 +271,30 @@ class Construction(NamedTuple):
             target = each.targets[0]
             is_seen = scope_at(self.file, each.lineno) in (tree, scope)
             if is_seen and len(each.targets) == 1 and isinstance(target, (ast.Name, ast.Attribute)):
-                if chosen := _gpu_chosen_by(each.value):
-                    kind = ".type" if isinstance(each.value, ast.Call) else ""
-                    return f'({ast.unparse(target)}{kind} == "{chosen}")'
-                if _asks_for_gpu(each.value) and isinstance(each.value, (ast.BoolOp, ast.Call)):
+                if test := _gpu_chosen_by(each.value):
+                    return f"({ast.unparse(target)}{test})"
+                if _asks_for_gpu(each.value) and _is_switch(each.value):
                     return ast.unparse(target)
         is_asked = any(_asks_for_gpu(each) == "torch.cuda.is_available()" for each in statements)
         return "torch.cuda.is_available()" if is_asked else ""
 
 
 def _gpu_chosen_by(value: ast.expr) -> str:
-    """ "cuda" of `"cuda" if ... else "cpu"`, and the type of a device of it; "" for anything else."""
+    """What holds on a GPU for a device that is chosen so, or for its name: ` == "cuda"`; "" for anything else."""
     match value:
-        case ast.Call(args=[inner]) if last_name(value.func) == "device":
-            return _gpu_chosen_by(inner).partition(":")[0]
+        case ast.Call(args=[ast.IfExp() as inner]) if last_name(value.func) == "device":
+            return '.type == "cuda"' if _gpu_chosen_by(inner) else ""
         case ast.IfExp(body=ast.Constant(value=str(name))) if name.startswith("cuda"):
-            return name
+            return f' == "{name}"'
+        case ast.IfExp(orelse=ast.Constant(value="cpu")) if _asks_for_gpu(value.test):
+            return ' != "cpu"'
     return ""
+
+
+def _is_switch(value: ast.expr) -> bool:
+    """Whether an expression that checks for a GPU is true or false, and no device."""
+    is_call = isinstance(value, ast.Call) and last_name(value.func) == "is_available"
+    return is_call or isinstance(value, ast.BoolOp)
 
 
 def _asks_for_gpu(node: ast.AST) -> str:

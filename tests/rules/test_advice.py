@@ -262,6 +262,17 @@ def by_rows_of_gpu() -> object:
     return lambda x: x[rows] * 2, (cuda(4, 8),)
 
 
+def by_later_rows_of_cpu() -> object:
+    """As a sequence is cut out of a series from random positions."""
+    rows = torch.tensor([2, 0, 1])
+    return lambda x: torch.stack([x[rows + i] for i in range(2)]), (cuda(4, 8),)
+
+
+def by_later_rows_of_gpu() -> object:
+    rows = torch.tensor([2, 0, 1]).cuda()
+    return lambda x: torch.stack([x[rows + i] for i in range(2)]), (cuda(4, 8),)
+
+
 def matched() -> object:
     table = cuda(6, 4)
 
@@ -582,6 +593,12 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
         by_rows_of_cpu,
         'Add a line before the step, which moves `rows` to the GPU: `rows = torch.as_tensor(rows, device="cuda")`',
         by_rows_of_gpu,
+    ),
+    (
+        "GD104",
+        by_later_rows_of_cpu,
+        "Move the tensors that `rows + i` is computed from to the GPU before the step.",
+        by_later_rows_of_gpu,
     ),
     (
         "GD104",

@@ -66,6 +66,16 @@ def cure(
             'optimizer = Adam(p, capturable=(gpu == "cuda:0"))',
         ),
         (
+            'gpu = torch.device(f"cuda:{n}" if torch.cuda.is_available() else "cpu")\noptimizer = Adam(p)',
+            'Pass `capturable=(gpu.type == "cuda")` to `Adam()` (line 2 of train.py):',
+            'optimizer = Adam(p, capturable=(gpu.type == "cuda"))',
+        ),
+        (
+            'gpu = "cuda:" + n if torch.cuda.is_available() else "cpu"\noptimizer = Adam(p)',
+            'Pass `capturable=(gpu != "cpu")` to `Adam()` (line 2 of train.py):',
+            'optimizer = Adam(p, capturable=(gpu != "cpu"))',
+        ),
+        (
             "optimizer = getattr(optim, args.optim)(p, lr=lr)",
             "`getattr(optim, args.optim)` chooses the class. SGD, for example, has no `capturable`. "
             "Pass `capturable=True` to `getattr(optim, args.optim)()` (line 1 of train.py):",

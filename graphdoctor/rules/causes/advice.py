@@ -312,14 +312,18 @@ def _for_index(place: Location | None, copied: Location | None) -> str:
             "Index with a slice, x[:, -1:] instead of x[:, [-1]], or with a GPU tensor, such as a buffer of "
             "the module."
         )
-    names = {ast.unparse(part) for part in parts if isinstance(part, (ast.Name, ast.Attribute))}
-    name = names.pop() if len(names) == 1 else "index"
+    varying = [part for part in parts if not isinstance(part, (ast.Constant, ast.Slice))]
+    names = {ast.unparse(part) for part in varying if isinstance(part, (ast.Name, ast.Attribute))}
+    texts = {ast.unparse(part) for part in varying}
+    name = names.pop() if len(names) == 1 else texts.pop() if len(texts) == 1 else "index"
     if copied is not None:
         return (
             f"If `{name}` depends on the copy to the CPU at {place_words(copied, place)}, end the captured region "
             f"there. Capture the rest of the step as another region, which takes `{name}` as a GPU tensor. Otherwise "
             "move it to the GPU before the step."
         )
+    if not name.replace(".", "").isidentifier():
+        return f"Move the tensors that `{name}` is computed from to the GPU before the step."
     return (
         f"Add a line before the step, which moves `{name}` to the GPU: "
         f'`{name} = torch.as_tensor({name}, device="cuda")`.'

@@ -33,6 +33,7 @@ _ON_GPU: Mapping[str, str] = {
 # Of NumPy's, which draw an array if they get its size: how many arguments come before.
 _BEFORE_SIZE: Mapping[str, int] = {
     **dict.fromkeys(("random", "rand", "randn", "standard_normal"), 0),
+    "choice": 1,
     **dict.fromkeys(("uniform", "normal", "randint"), 2),
 }
 _BEFORE = "Draw before the step, and pass the value in a GPU tensor: `drawn.fill_(value)` before each replay."
@@ -84,10 +85,13 @@ def _on_gpu(place: Location | None, event: str) -> str:
         given = (given[0], f"{given[1]} + 1")
     if name == "randrange" and len(given) == 1:
         given = ("0", given[0])
+    is_sized = is_numpy and ("size" in keywords or len(given) > _BEFORE_SIZE.get(name, len(given)))
+    if name == "choice" and is_sized:
+        name = "sample" if "replace" in keywords else "choices"
     form = _ON_GPU.get(name, "")
     if ("{0}" in form and not given) or ("{1}" in form and len(given) < 2):
         return ""
-    if is_numpy and ("size" in keywords or len(given) > _BEFORE_SIZE.get(name, len(given))):
+    if is_sized:
         form = form.replace("()", "size", 1)
     return form.format(*given).removeprefix("0 + 1 * ")
 

@@ -33,6 +33,23 @@ def random_crop_on_gpu():
     return step, (cuda(4, 16),)
 
 
+@DRAWS.before("GD207", 'torch.randperm(n, device="cuda")[:k]', same=False)
+def columns_chosen():
+    def step(x):
+        columns = np.random.choice(np.arange(16), 4, replace=False)
+        return x.index_select(1, torch.from_numpy(columns).cuda()) * 2
+
+    return step, (cuda(4, 16),)
+
+
+@DRAWS.after
+def columns_chosen_on_gpu():
+    def step(x):
+        return x.index_select(1, torch.randperm(16, device="cuda")[:4]) * 2
+
+    return step, (cuda(4, 16),)
+
+
 @DRAWS.before("GD207", "torch.where((places >= i) & (places < i + 4), 0, x)", same=False)
 def masked_span():
     def step(x):
