@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import io
 import os
@@ -118,6 +119,14 @@ def changed_sources(changes: Iterable[Change]) -> Sources:
         text = source_of(file)
         made[file] = text, _changed(os.path.basename(file), text, own)
     return made
+
+
+def import_of_torch(file: str) -> tuple[Import, ...]:
+    """The import that code with the name `torch` needs in a file; none if the file has it. Raises CannotEdit."""
+    statements = ast.parse(source_of(file)).body
+    names = (alias for n in statements if isinstance(n, ast.Import) for alias in n.names)
+    bound = {each.asname or each.name.partition(".")[0] for each in names}
+    return () if "torch" in bound else (Import(file, "import torch"),)
 
 
 def with_places(code: str, places: Iterable[Place]) -> str:
@@ -286,10 +295,16 @@ class _Editor(cst.CSTTransformer):
                 with suppress(cst.ParserSyntaxError):
                     self._texts[expression] = cst.parse_expression(_dedented(change.code, margin))
                     return True
-            return self.plan(Instead(change.at, change.at, change.code))
         if where not in self._statements:
             return False
         block, index, node = self._statements[where]
+        if isinstance(change, Text):
+            made = self._parsed(change.code)
+            if not index[1]:
+                above = block.body[index[0]].leading_lines  # type: ignore[attr-defined]
+                made[0] = made[0].with_changes(leading_lines=above)
+            self._planned.setdefault(block, {}).setdefault(index, _Planned()).instead = made
+            return True
         if isinstance(change, Decorator):
             added = cst.Decorator(cst.parse_expression(change.code))
             self._decorators.setdefault(node, []).append(added)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from graphdoctor.reporters import program_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.strategies.patch.edits.capture_step import CaptureStep
+from graphdoctor.strategies.patch.edits.cured_in_functions import cured_in_functions
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.made import with_patch
 from graphdoctor.strategies.patch.source import changed_sources, unified
@@ -590,6 +591,17 @@ def test_what_a_called_function_reads_is_replaced_there_as_its_finding_says(tmp_
     part = replace(edit, start_column=25, end_column=26, new_text="-1:")
     made = proposal(file, source, replace(read, edits=(part,)))
     assert "-1:" not in changed_sources(made.changes)[str(file)][1]
+
+
+def test_a_file_without_torch_imports_it_for_a_cure_that_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "interpolation.py"
+    file.write_text("import math\n\n\ndef check(t):\n    assert (t < 1).all()\n", encoding="utf-8")
+    edit = Edit(str(file), 5, 5, 5, 25, "torch._assert_async((t < 1).all())")
+    found = replace(HOST_READ, location=Location(str(file), 5, "check"), edits=(edit,))
+    changes = cured_in_functions([found], str(tmp_path / "train.py"), range(9))[found]
+    assert changed_sources(changes)[str(file)][1] == (
+        "import math\nimport torch\n\n\ndef check(t):\n    torch._assert_async((t < 1).all())\n"
+    )
 
 
 def test_an_edit_of_the_steps_last_line_is_not_made_in_place(tmp_path: Path) -> None:

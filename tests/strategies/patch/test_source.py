@@ -22,6 +22,7 @@ from graphdoctor.strategies.patch.source import (
     at_lines_before,
     changed_sources,
     folder_for,
+    import_of_torch,
     unified,
 )
 
@@ -212,6 +213,34 @@ def test_the_text_of_an_expression_or_of_a_statement_is_replaced(
     file.write_text(before, encoding="utf-8")
     change = Text(at(file, "g(x)"), at(file, "g(x)", end=True), code)
     assert changed(file, change) == after
+
+
+def test_a_replaced_statement_keeps_the_comments_above_it(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text("x = 1\n\n# Why.\n\n# It must hold.\nassert x; y = 2\n", encoding="utf-8")
+    change = Text(at(file, "assert x"), at(file, "assert x", end=True), "check(x)")
+    assert changed(file, change) == "x = 1\n\n# Why.\n\n# It must hold.\ncheck(x)\ny = 2\n"
+    change = Text(at(file, "y = 2"), at(file, "y = 2", end=True), "y = 3")
+    assert changed(file, change) == "x = 1\n\n# Why.\n\n# It must hold.\nassert x\ny = 3\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("import torch\n", ""),
+        ("import math, torch\n", ""),
+        ("import torch.nn\n", ""),
+        ("import torch.nn as nn\n", "import torch"),
+        ("from torch import nn\n", "import torch"),
+        ("import math\n", "import torch"),
+    ],
+)
+def test_a_file_gets_an_import_of_torch_if_it_has_none(
+    text: str, code: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(text, encoding="utf-8")
+    assert "".join(each.code for each in import_of_torch(str(file))) == code
 
 
 def test_the_diff_of_a_long_file_keeps_the_lines_that_statements_were_moved_over(

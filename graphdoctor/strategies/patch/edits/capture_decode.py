@@ -22,7 +22,14 @@ from graphdoctor.strategies.patch.edits.unchecked_draws import (
 )
 from graphdoctor.strategies.patch.read_values import always_waits
 from graphdoctor.strategies.patch.rollout_rows import rollout_of
-from graphdoctor.strategies.patch.source import At, Change, Decorator, Import, source_of
+from graphdoctor.strategies.patch.source import (
+    At,
+    Change,
+    Decorator,
+    Import,
+    import_of_torch,
+    source_of,
+)
 from graphdoctor.strategies.patch.step_parts import (
     MODES,
     Parts,
@@ -177,7 +184,7 @@ def _extracted(
     made = Extraction(file, text, span, parts, frozenset(), modules, wrapper, stems, row)
     changes, (name,) = made.changes(), made.names
     if trains:
-        changes = (Import(file, "import torch"), *changes)
+        changes = (*import_of_torch(file), *changes)
     caches = Names(code).early & {*_new_caches(span)}
     return _Captured(
         file,

@@ -33,6 +33,7 @@ from graphdoctor.strategies.patch.source import (
     Decorator,
     Import,
     Instead,
+    import_of_torch,
     source_of,
 )
 from graphdoctor.strategies.patch.step_parts import (
@@ -338,13 +339,13 @@ class Extraction:
             if group.test is not None:
                 call = f"{group.above}if {group.test}:\n{textwrap.indent(call, self._indent)}"
             calls += call
-        if re.search(r"torch\.(as_tensor|full)\(", calls) and not self._imports_torch:
-            raise NoProposal("it reads values of the host, and the file has no `import torch`")
+        makes_tensors = re.search(r"torch\.(as_tensor|full)\(", calls) is not None
         made = ast.parse(functions).body
         self.wrapper.check([each for each in made if isinstance(each, ast.FunctionDef)])
         statements = _statements(self.span)
         prepared = self.parts.before + self.parts.drawing
         return (
+            *(import_of_torch(self.file) if makes_tensors else ()),
             Import(self.file, self.wrapper.imports),
             Above(self._at(self._top_statement()), self.wrapper.code + functions),
             *more,
@@ -357,10 +358,6 @@ class Extraction:
             ),
         )
 
-    @property
-    def _imports_torch(self) -> bool:
-        return re.search(r"^import torch$", self.text, re.M) is not None
-
     def _tensor_of(self, name: str, group: Group, *, is_of_host: bool) -> str:
         """The tensor that a call passes for a value of the host or for the row; "" for what is passed as it is."""
         if is_of_host:
@@ -371,7 +368,7 @@ class Extraction:
     def _below_the_calls(self) -> tuple[list[str], list[Change]]:
         """What comes after the call of each group, and after all; and changes elsewhere that this needs."""
         codes = [*(group.after for group in self.parts.groups), self.parts.after]
-        if not self._imports_torch:
+        if import_of_torch(self.file):
             return codes, []
         groups, indent = self.parts.groups, self._indent
         return read_after_loops(codes, self.span, groups, self.file, self.text, indent)

@@ -7,9 +7,17 @@ have other changes.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 
-from graphdoctor.strategies.patch.source import At, CannotEdit, Change, Text, source_of
+from graphdoctor.strategies.patch.source import (
+    At,
+    CannotEdit,
+    Change,
+    Text,
+    import_of_torch,
+    source_of,
+)
 from graphdoctor.values.finding import Edit, Finding
 from graphdoctor.values.locations import is_library
 
@@ -26,7 +34,9 @@ def cured_in_functions(
         is_in_step = at.file == file and at.line in lines
         changes = [each for edit in finding.edits if (each := _change(edit)) is not None]
         if changes and not is_in_step and len(changes) == len(finding.edits):
-            found[finding] = tuple(changes)
+            torch_used = {e.file for e in finding.edits if re.search(r"\btorch\.", e.new_text)}
+            imports = [each for used in sorted(torch_used) for each in import_of_torch(used)]
+            found[finding] = (*imports, *changes)
     return found
 
 

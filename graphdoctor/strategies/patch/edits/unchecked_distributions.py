@@ -10,7 +10,13 @@ from collections.abc import Iterable
 
 from graphdoctor.rules.host_read import checks_arguments
 from graphdoctor.source.trees import calls_in, scope_at
-from graphdoctor.strategies.patch.source import CannotEdit, Change, Import, source_of
+from graphdoctor.strategies.patch.source import (
+    CannotEdit,
+    Change,
+    Import,
+    import_of_torch,
+    source_of,
+)
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import is_library
 
@@ -37,9 +43,7 @@ def unchecked_at(file: str, places: Iterable[tuple[str, int]]) -> tuple[Change, 
     """The change of a file if one of the functions with these lines makes a distribution."""
     if not any(_makes_distribution(*place) for place in sorted(places)):
         return ()
-    imports = (n for n in ast.parse(source_of(file)).body if isinstance(n, ast.Import))
-    has_torch = any(a.name == "torch" and not a.asname for n in imports for a in n.names)
-    return (*(() if has_torch else (Import(file, "import torch"),)), Import(file, TURNED_OFF))
+    return (*import_of_torch(file), Import(file, TURNED_OFF))
 
 
 def is_unchecked(finding: Finding) -> bool:
