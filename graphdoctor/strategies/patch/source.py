@@ -299,11 +299,11 @@ class _Editor(cst.CSTTransformer):
             return False
         block, index, node = self._statements[where]
         if isinstance(change, Text):
-            made = self._parsed(change.code)
+            code = self._parsed(change.code)
             if not index[1]:
                 above = block.body[index[0]].leading_lines  # type: ignore[attr-defined]
-                made[0] = made[0].with_changes(leading_lines=above)
-            self._planned.setdefault(block, {}).setdefault(index, _Planned()).instead = made
+                code[0] = code[0].with_changes(leading_lines=above)
+            self._planned.setdefault(block, {}).setdefault(index, _Planned()).instead = code
             return True
         if isinstance(change, Decorator):
             added = cst.Decorator(cst.parse_expression(change.code))

@@ -85,6 +85,18 @@ def test_a_program_that_differs_from_itself_is_held_to_that() -> None:
     assert not likeness(PLAIN, off_by(near, 1e-3), again).is_same
 
 
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [(False, "two runs of the unchanged program"), (True, "Rounding alone")],
+)
+def test_a_program_whose_own_weights_differ_by_much_shows_nothing(rounds: bool, words: str) -> None:
+    """Ten times what an environment without a seed makes of them would accept any weights."""
+    again, near = off_by(PLAIN, 0.5), off_by(CHANGED, 1e-3)
+    found = likeness(PLAIN, near, again, rounds=rounds)
+    assert not found.is_same and words in found.sentence
+    assert likeness(PLAIN, near, off_by(PLAIN, 0.01), rounds=rounds).is_same
+
+
 def test_a_change_that_rounds_may_differ_by_what_rounding_makes_of_the_program() -> None:
     nudged = off_by(replace(PLAIN, printed="step 0 loss 1.5000\nstep 1 loss 1.2502\n"), 1e-6)
     near = off_by(replace(CHANGED, printed="step 0 loss 1.5001\nstep 1 loss 1.2497\n"), -2e-6)

@@ -214,6 +214,24 @@ def test_an_error_is_told_by_the_line_that_names_it(tmp_path: Path) -> None:
         assert run(task).failure.startswith("TypeError: linspace() received an invalid combination")
 
 
+UNSEEDED = """\
+import numpy as np
+
+print(np.random.default_rng().random(), np.random.RandomState().rand())
+"""
+
+
+def test_generators_that_the_program_does_not_seed_draw_the_same_in_each_run(
+    tmp_path: Path,
+) -> None:
+    """Gymnasium makes one for each environment."""
+    (tmp_path / "act.py").write_text(UNSEEDED)
+    task = Task(Program(str(tmp_path / "act.py")), str(tmp_path), "emulated", "h100", MOST_STEPS)
+    with reruns(60.0) as run:
+        one, other = run(task), run(task)
+    assert one.printed == other.printed != ""
+
+
 TWO_BACKWARDS = """\
 import torch
 

@@ -217,11 +217,14 @@ def test_the_text_of_an_expression_or_of_a_statement_is_replaced(
 
 def test_a_replaced_statement_keeps_the_comments_above_it(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
-    file.write_text("x = 1\n\n# Why.\n\n# It must hold.\nassert x; y = 2\n", encoding="utf-8")
+    file.write_text(
+        "x = 1\n\n# Why.\n\n# It holds.\nassert x\n# Two.\ny = 2; z = 3\n", encoding="utf-8"
+    )
     change = Text(at(file, "assert x"), at(file, "assert x", end=True), "check(x)")
-    assert changed(file, change) == "x = 1\n\n# Why.\n\n# It must hold.\ncheck(x)\ny = 2\n"
-    change = Text(at(file, "y = 2"), at(file, "y = 2", end=True), "y = 3")
-    assert changed(file, change) == "x = 1\n\n# Why.\n\n# It must hold.\nassert x\ny = 3\n"
+    other = Text(at(file, "z = 3"), at(file, "z = 3", end=True), "z = 4")
+    assert changed(file, change, other) == (
+        "x = 1\n\n# Why.\n\n# It holds.\ncheck(x)\n# Two.\ny = 2\nz = 4\n"
+    )
 
 
 @pytest.mark.parametrize(
