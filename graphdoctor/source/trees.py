@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from types import CodeType
 
@@ -144,6 +144,14 @@ def always_run(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
         node = waiting.pop()
         yield node
         waiting += [node.test] if isinstance(node, ast.If) else ast.iter_child_nodes(node)
+
+
+def leaves(block: Sequence[ast.stmt]) -> bool:
+    """Whether what is below a block does not run after it: it ends with `raise`, `return`, `continue` or `break`."""
+    last = block[-1] if block else None
+    if isinstance(last, ast.If):
+        return leaves(last.body) and leaves(last.orelse)
+    return isinstance(last, (ast.Return, ast.Continue, ast.Break, ast.Raise))
 
 
 def calls_in(*nodes: ast.AST) -> Iterator[ast.Call]:

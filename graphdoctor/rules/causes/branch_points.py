@@ -14,7 +14,14 @@ from graphdoctor.rules.causes.source import (
     statement_at,
     tests_of,
 )
-from graphdoctor.source.trees import SyntaxScope, body_of_function, holds, scope_at, walk_until
+from graphdoctor.source.trees import (
+    SyntaxScope,
+    body_of_function,
+    holds,
+    leaves,
+    scope_at,
+    walk_until,
+)
 from graphdoctor.values.figures import shortened
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import External, Iteration, Op, TensorUse
@@ -163,7 +170,7 @@ def _branch(file: str, node: ast.AST, test: ast.expr) -> Branch:
         text=shown.get(kind, "{}").replace("{}", text),
         body=_lines(getattr(node, "body", None)),
         orelse=_lines(getattr(node, "orelse", None)),
-        jumps=isinstance(node, ast.If) and (_leaves(node.body) or _leaves(node.orelse)),
+        jumps=isinstance(node, ast.If) and (leaves(node.body) or leaves(node.orelse)),
         ends_loop=isinstance(node, ast.If)
         and any(isinstance(side[-1], ast.Break) for side in (node.body, node.orelse) if side),
         raises=isinstance(node, ast.If) and _raises(node.body[-1]),
@@ -175,10 +182,6 @@ def _raises(last: ast.stmt) -> bool:
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
         return ast.unparse(last.value.func) in ("sys.exit", "exit", "quit", "os._exit")
     return isinstance(last, ast.Raise)
-
-
-def _leaves(body: list[ast.stmt]) -> bool:
-    return bool(body) and isinstance(body[-1], (ast.Return, ast.Continue, ast.Break, ast.Raise))
 
 
 def _lines(body: object) -> tuple[int, int] | None:

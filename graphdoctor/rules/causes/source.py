@@ -13,6 +13,7 @@ from graphdoctor.source.trees import (
     SyntaxScope,
     class_at,
     holds,
+    leaves,
     scope_at,
     statements_around,
     statements_of,
@@ -113,7 +114,9 @@ def kept_until(lines: Lines, names: Iterable[str]) -> dict[str, int]:
     """Which of these names the lines may read before they bind them, and the line behind which each is complete."""
     block = _block_of(lines)
     kept = [name for name in names if _first_use(block, name) != "bound"]
-    return {name: _end_of_binding(block, name) or lines.last for name in kept}
+    ends = {name: _end_of_binding(block, name) or lines.last for name in kept}
+    read = {name: _last_read(block, name) for name in kept}  # a later one may take its gradient
+    return {name: lines.last if read[name] > end else end for name, end in ends.items()}
 
 
 def _block_of(lines: Lines) -> list[ast.stmt]:
@@ -136,9 +139,14 @@ def _first_use(block: list[ast.stmt], name: str) -> Literal["bound", "read", ""]
         if own:
             return "read" if isinstance(statement, ast.AugAssign) else "bound"
         sides = [_first_use(inner, name) for inner in _blocks_in(statement)]
-        if isinstance(statement, ast.If) and any(sides):
-            return "bound" if set(sides) == {"bound"} and statement.orelse else "read"
-        if any(sides):
+        if isinstance(statement, ast.If):
+            if "read" in sides:
+                return "read"
+            both = (statement.body, statement.orelse)
+            going_on = [_first_use(side, name) for side in both if not leaves(side)]
+            if any(going_on):
+                return "bound" if all(going_on) else "read"
+        elif any(sides):
             return next(side for side in sides if side)
     return ""
 
@@ -153,6 +161,13 @@ def _end_of_binding(block: list[ast.stmt], name: str) -> int:
             if is_bound and isinstance(statement, ast.If):
                 return inner[-1].end_lineno or 0
     return 0
+
+
+def _last_read(block: list[ast.stmt], name: str) -> int:
+    """The last line on which the statements read a name; 0 if they do not."""
+    nodes = (node for statement in block for node in ast.walk(statement))
+    names = (each for each in nodes if isinstance(each, ast.Name) and each.id == name)
+    return max((each.lineno for each in names if isinstance(each.ctx, ast.Load)), default=0)
 
 
 def own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterable
 from typing import Any
 
+from graphdoctor.source.trees import leaves
+
 
 class Names(ast.NodeVisitor):
     """Reads statements in the order in which they run.
@@ -64,7 +66,10 @@ class Names(ast.NodeVisitor):
         self._visit_all(node.body)
         after, self.sure = self.sure, before
         self._visit_all(node.orelse)
-        self.sure &= after
+        if leaves(node.orelse):
+            self.sure = after
+        elif not leaves(node.body):
+            self.sure &= after
 
     def visit_Try(self, node: ast.Try) -> None:
         self._visit_all(node.body)

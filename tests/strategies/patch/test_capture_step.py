@@ -304,6 +304,26 @@ for i, (x, y) in enumerate(data):
         done += 2  # last
     print(loss.item(), share_right)
 """,
+    "a batch that is changed under a condition, and a loss that each way binds": HEAD
+    + """\
+def train(y_weight):
+    for i, (x, y) in enumerate(data):
+        if i % 2:
+            x, y = x * 2, y.clone()
+            y_weight = y_weight / 2
+        out = model(x) * y_weight  # first
+        if kind == "sum":
+            loss = nn.functional.cross_entropy(out, y)
+        else:
+            raise ValueError(kind)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()  # last
+        print(i, loss.item())
+
+kind = "sum"
+train(1.0)
+""",
     "a name that only some steps bind": HEAD
     + """\
 best = None
@@ -538,6 +558,12 @@ def test_the_program_computes_the_same_through_the_function(source: str, tmp_pat
     assert printed(eager) == printed(source) != ""
     added = [line for line in unified(made, str(tmp_path)).split("\n") if line.startswith("+")]
     assert len(added) <= 40
+
+
+def test_what_each_way_binds_is_not_bound_to_none_first(tmp_path: Path) -> None:
+    source = PROGRAMS["a batch that is changed under a condition, and a loss that each way binds"]
+    file = tmp_path / "program.py"
+    assert "= None" not in changed_sources(proposal(file, source).changes)[str(file)][1]
 
 
 def test_distributions_are_not_checked_in_a_captured_step(tmp_path: Path) -> None:

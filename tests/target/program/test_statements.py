@@ -151,6 +151,15 @@ def test_names_are_read_in_the_order_in_which_they_run() -> None:
     assert names.stored == {"a", "i", "d", "f", "h"}
 
 
+def test_a_side_that_leaves_does_not_bind_for_what_is_below() -> None:
+    import ast
+
+    source = "if a:\n    x = 1\nelif b:\n    x = 2\nelse:\n    raise ValueError\n"
+    assert Names(ast.parse(source).body).sure == {"x"}
+    assert Names(ast.parse(source.replace("raise ValueError", "print()")).body).sure == set()
+    assert Names(ast.parse("if a:\n    continue\nelse:\n    x = 1\n").body).sure == {"x"}
+
+
 def test_all_statements_of_a_line_belong_to_the_step(tmp_path: Path) -> None:
     source = "for x in data:\n    a = f(x)\n    g(); h(a); i()\n    j()\n"
     assert len(span_of(code_of(tmp_path, source), 2, 3).statements) == 4

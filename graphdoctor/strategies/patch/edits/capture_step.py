@@ -384,11 +384,23 @@ class Extraction:
     def _bound_in_every_case(self, names: Iterable[str]) -> Iterable[Change]:
         """`name = None` for arguments that the program binds under a condition only, as it reads them."""
         before = self._before()
+        sure = Names(before).sure | self._bound_around()
         for name in names:
-            if name in Names(before).sure or name not in Names(before).stored:
+            if name in sure or name not in Names(before).stored:
                 continue
             first = next(each for each in before if name in Names([each]).stored)
             yield Above(self._at(first), f"{name} = None\n")
+
+    def _bound_around(self) -> set[str]:
+        """Names that the step's function gets, and that the loops and `with` statements around the step bind."""
+        owner = self.span.owner
+        given = ast.walk(owner.args) if isinstance(owner, ast.FunctionDef) else ()
+        found = {each.arg for each in given if isinstance(each, ast.arg)}
+        for holder in self.span.around:
+            items = [each.optional_vars for each in getattr(holder, "items", ())]
+            for part in (getattr(holder, "target", None), *items):
+                found |= Names([ast.Expr(part)]).stored if part is not None else set()
+        return found
 
     def _before(self) -> list[ast.stmt]:
         """The statements of the step's function that run before the step."""
