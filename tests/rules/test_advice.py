@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributions import MultivariateNormal
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from graphdoctor.rules.causes.edits import with_causality
@@ -755,6 +756,48 @@ def test_a_tensor_that_another_one_moves_has_no_device_to_be_made_on() -> None:
 
     (found,) = [one for one in diagnosed(moved).findings if one.rule == "GD104"]
     assert not found.edits
+
+
+def test_a_covariance_is_factored_without_a_check() -> None:
+    """nikhilbarhate99/PPO-PyTorch: `MultivariateNormal(action_mean, cov_mat)`."""
+
+    def drawn() -> object:
+        def step(x, variance):
+            covariance = torch.diag_embed(variance)
+            normal = MultivariateNormal(x, covariance, validate_args=False)
+            return normal.log_prob(x + 1)
+
+        return step, (cuda(8, 4), cuda(8, 4).exp())
+
+    def followed() -> object:
+        def step(x, variance):
+            covariance = torch.diag_embed(variance)
+            factor = torch.linalg.cholesky_ex(covariance).L
+            normal = MultivariateNormal(x, scale_tril=factor, validate_args=False)
+            return normal.log_prob(x + 1)
+
+        return step, (cuda(8, 4), cuda(8, 4).exp())
+
+    (found,) = diagnosed(drawn).findings
+    assert found.rule == "GD114"
+    assert found.fix.startswith("Pass `scale_tril=torch.linalg.cholesky_ex(covariance).L` instead")
+    assert [edit.new_text for edit in found.edits] == [
+        "MultivariateNormal(x, validate_args=False, scale_tril=torch.linalg.cholesky_ex(covariance).L)"
+    ]
+    assert not diagnosed(followed).findings
+
+
+def test_a_tensor_that_is_made_and_shaped_on_the_cpu_is_made_on_the_gpu() -> None:
+    """HobbitLong/SupContrast: `torch.arange(n).view(-1, 1).to(device)`."""
+
+    def shaped() -> object:
+        def step(x):
+            return x + torch.arange(8).view(-1, 1).to(x.device)
+
+        return step, (cuda(8, 4),)
+
+    (found,) = [one for one in diagnosed(shaped).findings if one.rule == "GD104"]
+    assert [e.new_text for e in found.edits] == ["torch.arange(8, device=x.device).view(-1, 1)"]
 
 
 def causal() -> object:

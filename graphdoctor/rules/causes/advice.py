@@ -11,6 +11,7 @@ from graphdoctor.operators.conditions import has_nested
 from graphdoctor.rules.causes.branch_points import Branch
 from graphdoctor.rules.causes.edits import (
     device_of_indexed,
+    factor_of_covariance,
     made_indices,
     with_causality,
     without_check,
@@ -171,7 +172,12 @@ def for_wait(op: Op, iteration: Iteration) -> Cure:
     if any(use.sparse for use in op.inputs) and op.base_name in ("mm", "addmm", "_sparse_addmm"):
         return product_without_kernel(op, iteration) or Cure(_DENSE)
     text = NESTED if has_nested(op) else _WAITS.get(op.base_name, "")
-    return Cure(text, edits=without_check(op.location))
+    place = op.location
+    if place is not None and (statement := statement_at(place.file, place.line)) is not None:
+        for node in ast.walk(statement):
+            if factor := factor_of_covariance(place.file, node)[0]:
+                text = f"Pass `{factor}` instead of the covariance, which torch factors and checks on the CPU."
+    return Cure(text, edits=without_check(place))
 
 
 def for_cache(op: Op) -> str:

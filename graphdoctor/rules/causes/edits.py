@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Concatenate, NamedTuple, ParamSpec
 
 from graphdoctor.rules.causes.source import reads, statement_at
-from graphdoctor.source.trees import holds
+from graphdoctor.source.trees import holds, last_name
 from graphdoctor.values.finding import Edit
 from graphdoctor.values.locations import Location, is_library
 
@@ -27,6 +27,7 @@ _MAKERS = frozenset({
     *("arange", "empty", "eye", "full", "linspace", "ones"),
     *("rand", "randint", "randn", "randperm", "zeros"),
 })  # fmt: skip
+_VIEWS = frozenset({"expand", "repeat", "reshape", "unsqueeze", "view"})
 _OF_PYTHON = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
 
 
@@ -111,19 +112,32 @@ _NAMES_DEVICE = re.compile(r"dev|gpu|cuda|rank|accel|^\d+$", re.IGNORECASE)
 
 @_of_users_line
 def made_on_gpu(line: _Line) -> _Edits:
-    """`torch.arange(n).to(x.device)` becomes `torch.arange(n, device=x.device)`, as does `.cuda()`."""
+    """`torch.arange(n).view(-1, 1).to(x.device)` becomes `torch.arange(n, device=x.device).view(-1, 1)`."""
     for node in line.nodes:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        made, move = node.func.value, (node.func.attr, len(node.args))
+        moved, move = node.func.value, (node.func.attr, len(node.args))
         if move not in (("to", 1), ("cuda", 0)) or node.keywords:
             continue
+        made = _before_views(moved)
         if not isinstance(made, ast.Call) or not _makes(made):
             continue
         device = line.source(node.args[0]) if node.args else '"cuda"'
         if "dtype" not in device and _NAMES_DEVICE.search(device):
-            return line.replaced(node, line.with_argument(made, f"device={device}"))
+            views = line.source(moved)[len(line.source(made)) :]
+            return line.replaced(node, line.with_argument(made, f"device={device}") + views)
     return ()
+
+
+def _before_views(node: ast.expr) -> ast.expr:
+    """`torch.arange(n)` of `torch.arange(n).view(-1, 1)`."""
+    while (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _VIEWS
+    ):
+        node = node.func.value
+    return node
 
 
 @_of_users_line
@@ -238,13 +252,30 @@ def _bound_name(statement: ast.stmt) -> str | None:
 
 @_of_users_line
 def without_check(line: _Line) -> _Edits:
-    """`torch.linalg.inv(x)` becomes `torch.linalg.inv_ex(x).inverse`."""
+    """`torch.linalg.inv(x)` becomes `torch.linalg.inv_ex(x).inverse`, also where torch factors a covariance."""
     for node in line.nodes:
+        _, factored = factor_of_covariance(line.file, node)
+        if factored and isinstance(node, ast.Call):
+            return line.replaced(node, factored)
         if isinstance(node, ast.Call) and not node.keywords and len(node.args) == 1:
             found = _UNCHECKED.get(ast.unparse(node.func))
             if found is not None:
                 return line.replaced(node, f"{found[0]}({line.source(node.args[0])}){found[1]}")
     return ()
+
+
+def factor_of_covariance(file: str, call: ast.AST) -> tuple[str, str]:
+    """Of `MultivariateNormal(mean, covariance)`: the argument that spares a check on the CPU, and the call with it."""
+    if not isinstance(call, ast.Call) or last_name(call.func) != "MultivariateNormal":
+        return "", ""
+    given = [each for each in call.keywords if each.arg == "covariance_matrix"]
+    covariance = given[0].value if given else call.args[1] if len(call.args) == 2 else None
+    if covariance is None:
+        return "", ""
+    factor = f"scale_tril=torch.linalg.cholesky_ex({source_of(file, covariance)}).L"
+    others = [source_of(file, each) for each in call.args if each is not covariance]
+    others += [source_of(file, each) for each in call.keywords if each not in given]
+    return factor, f"{source_of(file, call.func)}({', '.join([*others, factor])})"
 
 
 @_of_users_line
