@@ -12,7 +12,7 @@ from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.rule import Hit, RecordingRule, Rule
 from graphdoctor.target.frames import bytes_of_expression
 from graphdoctor.values.finding import Cure, Finding
-from graphdoctor.values.locations import Columns, Excerpt, Location, line_of, own_line
+from graphdoctor.values.locations import Columns, Excerpt, Location, is_library, line_of, own_line
 from graphdoctor.values.recording import Recording
 
 _CONTEXT_LINES = 3
@@ -126,20 +126,21 @@ def _finding(rule: type[Rule], group: Sequence[Hit]) -> Finding:
 
 
 def _cure(rule: type[Rule], group: Sequence[Hit]) -> Cure:
-    """What to write instead; of a library's line, which the reader does not edit, also what their own line can do."""
+    """What to write instead; of a library's line that only an edit there cures, also what the reader's line can do."""
     texts = dict.fromkeys(hit.cure.text for hit in group if hit.cure.text)
     codes = {hit.cure.code for hit in group if hit.cure.code}
     first = group[0].cure
     text, code = " ".join(texts) or rule.fix, codes.pop() if len(codes) == 1 else ()
     edits = first.edits if all(hit.cure.edits == first.edits for hit in group) else ()
     caller = _place(group[0]).caller
-    if caller is None or rule.effect != "capture-fails":
+    is_elsewhere = bool(code) or any(not is_library(edit.file) for edit in edits)
+    if caller is None or is_elsewhere or rule.effect != "capture-fails":
         return Cure(text, code, edits)
     library = (
         "This line is a library's: if none of its arguments or settings avoids it, keep "
         f"{line_of(caller)}, which calls it, outside the captured region."
     )
-    return Cure(f"{library} {text}" if code else f"{text} {library}", code, edits)
+    return Cure(f"{text} {library}", code, edits)
 
 
 def _per_step(group: Sequence[Hit]) -> int:

@@ -326,13 +326,16 @@ def _notes(watch: Watch) -> Iterator[str]:
             f"The last batch of a DataLoader has {left} of {usual} samples, and the static inputs of a graph have"
             " one shape. `graphdoctor.capture` runs that batch eagerly. If you capture by hand, pass `drop_last=True`."
         )
-    by_hand = watch.updates_by_hand
-    for line, count in by_hand:
+    alone = watch.lone_backwards
+    for line, times, inside in alone:
         yield (
-            f"The backward pass of {file_line(line)} ran {count} times, and no optimizer stepped after it. A step"
+            f"One call of `{inside}.step()` ran the backward pass of {file_line(line)} {times} times. To diagnose"
+            " these passes, mark the body of the closure with `with graphdoctor.step():`."
+            if inside
+            else f"The backward pass of {file_line(line)} ran {times} times, and no optimizer stepped after it. A step"
             " that updates its weights by hand is not found: mark it with `with graphdoctor.step():`."
         )
-    if by_hand:
+    if alone:
         return
     if not watch.steps and not watch.reasons:
         only = watch.only

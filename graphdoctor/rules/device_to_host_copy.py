@@ -40,7 +40,8 @@ class DeviceToHostCopy(RecordingRule):
                 if transfer.to_device or undoes_a_copy(transfer.op, iteration):
                     continue
                 if not is_list_read(transfer.op) and not _is_captured(transfer):
-                    fix = for_copy(transfer, iteration)
+                    is_gradient = transfer.op.phase == "backward"
+                    fix = _OF_LEAF if is_gradient else for_copy(transfer, iteration)
                     yield at_op(iteration.index, transfer.op, _message(transfer), cure=Cure(fix))
 
     @staticmethod
@@ -62,6 +63,13 @@ class DeviceToHostCopy(RecordingRule):
             return x * 2, scores
 
         return step, (torch.randn(8, 16, device="cuda"),)
+
+
+_OF_LEAF = (
+    "The backward pass copies the gradient of a CPU tensor that requires gradients, of which your code moved a copy to "
+    'the GPU. Create that tensor on the GPU: `torch.tensor(values, device="cuda", requires_grad=True)`. If its '
+    "gradient is not needed, remove `requires_grad=True`."
+)
 
 
 def _is_captured(transfer: Transfer) -> bool:

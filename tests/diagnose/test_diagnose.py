@@ -8,9 +8,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from graphdoctor.diagnose.diagnose import Diagnosis, diagnose, excerpt_at
+from graphdoctor.diagnose.diagnose import Diagnosis, _cure, diagnose, excerpt_at
 from graphdoctor.rules import ALL_RULES
+from graphdoctor.rules.host_read import HostRead
 from graphdoctor.rules.rule import Hit
+from graphdoctor.values.finding import Cure, Edit
 from graphdoctor.values.host_events import RefusedOptimizer
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
@@ -142,6 +144,15 @@ def test_the_fix_of_a_library_s_line_names_the_line_of_the_user_that_calls_it(so
     way_out = f"keep line 3 of {Path(source).name}, which calls it, outside the captured region."
     assert in_library.fix.endswith(way_out)
     assert "library" not in own.fix
+
+
+def test_a_cure_in_the_user_s_file_leaves_nothing_to_say_of_a_library_s_line(source: str) -> None:
+    """Accelerate and Trainer call `optimizer.step()`, and the user's file constructs the optimizer."""
+    edit = Edit(source, 1, 1, 1, 2, "y")
+    cures = (Cure("Do it.", edits=(edit,)), Cure("Do it.", ("y = 1",)), Cure("Do it."))
+    hits = [Hit(0, 0, "It waits.", LIBRARY, (Location(source, 3),), cure=cure) for cure in cures]
+    own, code, text = (_cure(HostRead, [hit]).text for hit in hits)
+    assert own == code == "Do it." and "library" in text
 
 
 def test_of_several_hits_on_one_line_the_first_that_ran_says_from_where(source: str) -> None:

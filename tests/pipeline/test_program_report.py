@@ -27,12 +27,12 @@ def report_of(
     *steps: SeenStep,
     wall_s: float = 10.0,
     reasons: tuple[str, ...] = (),
-    by_hand: tuple[tuple[Location, int], ...] = (),
+    by_hand: tuple[tuple[Location, int, str], ...] = (),
     only: str = "",
     ending: Ending = "finished",
 ) -> ProgramReport:
     watch = SimpleNamespace(
-        steps=steps, reasons=reasons, updates_by_hand=by_hand, diagnosis_s=0.0, loading_s=0.0, only=only,
+        steps=steps, reasons=reasons, lone_backwards=by_hand, diagnosis_s=0.0, loading_s=0.0, only=only,
         after=3, short_batches={},
     )  # fmt: skip
     return program_report(
@@ -121,7 +121,7 @@ def test_waits_between_steps_are_told_for_each_gap_and_those_on_the_step_s_own_l
 
 
 def test_weights_that_are_updated_by_hand_are_named_instead_of_what_a_step_is() -> None:
-    (note,) = report_of(by_hand=((PLACE, 342),)).notes
+    (note,) = report_of(by_hand=((PLACE, 342, ""),)).notes
     assert note.startswith("The backward pass of train.py:7 ran 342 times, and no optimizer")
     assert "with graphdoctor.step():" in note
 

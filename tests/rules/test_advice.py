@@ -787,6 +787,23 @@ def test_a_covariance_is_factored_without_a_check() -> None:
     assert not diagnosed(followed).findings
 
 
+def test_a_gradient_that_goes_to_a_leaf_on_the_cpu_is_said_to_be_one() -> None:
+    """jayroxis/PINNs: `torch.tensor(x, requires_grad=True).float().to(device)`, before the step."""
+
+    def fitted() -> object:
+        points = torch.ones(8, 4, requires_grad=True).to("cuda")
+        weight = torch.ones(4, 1, device="cuda", requires_grad=True)
+
+        def step(x):
+            ((points * x) @ weight).sum().backward()
+            return weight.grad.clone()
+
+        return step, (cuda(8, 4),)
+
+    (found,) = [one for one in diagnosed(fitted).findings if one.rule == "GD103"]
+    assert found.fix.startswith("The backward pass copies the gradient of a CPU tensor")
+
+
 def test_a_tensor_that_is_made_and_shaped_on_the_cpu_is_made_on_the_gpu() -> None:
     """HobbitLong/SupContrast: `torch.arange(n).view(-1, 1).to(device)`."""
 

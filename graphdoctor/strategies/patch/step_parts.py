@@ -207,6 +207,7 @@ def _without_shown(
     for statement in reversed(statements):
         later = Names(rest)
         is_apart = _is_shown(statement, reads) or _counts(statement, statements)
+        is_apart = is_apart or _sets_rate(statement, statements, reads)
         if _is_free_of(statement, later) and is_apart:
             apart[statement] = statement
         elif (inner := _shown_inside(statement, later, reads)) is not None:
@@ -480,6 +481,16 @@ def _is_shown(statement: ast.stmt, reads: set[int]) -> bool:
     is_host = is_host or _is_of_numpy(statement)
     has_block = any(isinstance(n, ast.With) for n in ast.walk(statement))
     return is_host and not calls & _TRAINS and not has_block and not leaves([statement])
+
+
+def _sets_rate(statement: ast.stmt, statements: Sequence[ast.stmt], reads: set[int]) -> bool:
+    """Whether it is `scheduler.step(loss)`, as of ReduceLROnPlateau, which reads a value of the step on the host."""
+    match statement:
+        case ast.Expr(ast.Call(func=ast.Attribute(attr="step"), args=[value], keywords=[])):
+            assigned = Names([each for each in statements if isinstance(each, ast.Assign)]).stored
+            is_value = isinstance(value, ast.Name) and value.id in assigned
+            return is_value and statement.lineno in reads
+    return False
 
 
 def _counts(statement: ast.stmt, all_statements: Sequence[ast.stmt]) -> bool:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import BatchSampler
@@ -46,6 +46,14 @@ _MOST_EVENTS = 20_000  # older ones say nothing about a step
 _MOST_NUMBERS = 1_000_000
 
 
+class LoneBackward(NamedTuple):
+    """A line whose backward passes no optimizer followed. `inside`: the class of the one whose step ran them."""
+
+    line: Location
+    times: int
+    inside: str = ""
+
+
 @dataclass
 class Learner:
     """Listens to one thread. `cannot` says why its training steps have no statements, "" where they may have."""
@@ -54,6 +62,8 @@ class Learner:
     backwards: Counter[Location] = field(default_factory=Counter)  # since an optimizer stepped
     _events: list[Event] = field(default_factory=list)
     _numbers: set[int] = field(default_factory=set)  # of nodes that a backward pass reached
+    stepping: str = ""  # the class of the optimizer that steps now
+    closures: dict[Location, str] = field(default_factory=dict)  # its class, by backward pass
     acting: Counter[tuple[int, int]] = field(default_factory=Counter)  # unused, by id of code, line
 
     def acts_at(self, places: Sequence[At]) -> bool:
@@ -64,11 +74,16 @@ class Learner:
         """The training step, once enough of them were seen."""
         if event.kind == "backward":
             if event.places:
-                self.backwards[location_of(event.places[0])] += 1
+                line = location_of(event.places[0])
+                self.backwards[line] += 1
+                if self.stepping:
+                    self.closures[line] = self.stepping
             if len(self._numbers) < _MOST_NUMBERS:
                 self._numbers |= numbers_of_graph(event.subject)
         elif event.kind == "step":
             self.backwards.clear()
+            self.closures.clear()
+            self.stepping = type(event.subject).__name__
         self._events.append(without_frames(event))
         del self._events[:-_MOST_EVENTS]
         loop = None
@@ -288,11 +303,13 @@ class Watch:
         return self._bounds.only
 
     @property
-    def updates_by_hand(self) -> list[tuple[Location, int]]:
+    def lone_backwards(self) -> list[LoneBackward]:
         """The lines of backward passes that no optimizer stepped after, and how often each ran."""
-        seen = (thread.learner.backwards for thread in self._threads.values())
-        alone = sum(seen, start=Counter[Location]())
-        return [(line, count) for line, count in alone.most_common() if count > 1]
+        learners = [thread.learner for thread in self._threads.values()]
+        alone = sum((each.backwards for each in learners), start=Counter[Location]())
+        inside = {line: name for each in learners for line, name in each.closures.items()}
+        counts = alone.most_common()
+        return [LoneBackward(line, n, inside.get(line, "")) for line, n in counts if n > 1]
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -349,7 +366,9 @@ class Watch:
                 self._enter(step, lambda: None)  # nothing was heard while it ran
         elif thread.loop is not None:
             self._follow(thread, thread.loop, event)
-        elif not thread.learner.cannot and event.kind != "stepped":
+        elif event.kind == "stepped":
+            thread.learner.stepping = ""
+        elif not thread.learner.cannot:
             self._learn(thread, event)
 
     def call(

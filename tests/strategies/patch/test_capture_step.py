@@ -16,6 +16,7 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.strategies.patch.edits.capture_step import CaptureStep
 from graphdoctor.strategies.patch.edits.cured_in_functions import cured_in_functions
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.edits.unchecked_distributions import TURNED_OFF, unchecked_at
 from graphdoctor.strategies.patch.made import with_patch
 from graphdoctor.strategies.patch.source import changed_sources, unified
 from graphdoctor.values.figures import Range
@@ -564,6 +565,43 @@ def test_what_each_way_binds_is_not_bound_to_none_first(tmp_path: Path) -> None:
     source = PROGRAMS["a batch that is changed under a condition, and a loss that each way binds"]
     file = tmp_path / "program.py"
     assert "= None" not in changed_sources(proposal(file, source).changes)[str(file)][1]
+
+
+def test_a_schedule_that_reads_the_loss_comes_below_the_call(tmp_path: Path) -> None:
+    """As ReduceLROnPlateau does. `scaler.step(optimizer)` reads too, and is work of the step."""
+    source = (
+        HEAD
+        + """\
+for x, y in data:
+    optimizer.zero_grad()  # first
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    scaler.step(optimizer)
+    scheduler.step(loss)  # last
+"""
+    )
+    file, lines = tmp_path / "program.py", source.split("\n")
+    read = [
+        replace(HOST_READ, location=Location(str(file), line, "<module>"), stack=())
+        for line, text in enumerate(lines, 1)
+        if ".step(" in text
+    ]
+    text = changed_sources(proposal(file, source, *read).changes)[str(file)][1]
+    assert "    scaler.step(optimizer)\n    return loss\n" in text
+    assert text.endswith("\n    loss = train_step(x, y)\n    scheduler.step(loss)  # last\n")
+
+
+@pytest.mark.parametrize(
+    "imported", ["import torch.distributions as D", "from torch import distributions as D"]
+)
+def test_distributions_of_a_renamed_package_are_not_checked(imported: str, tmp_path: Path) -> None:
+    file = tmp_path / "flow.py"
+    file.write_text(f"{imported}\n\n\ndef base(x):\n    return D.Normal(x, 1.0)\n")
+    assert TURNED_OFF in [
+        getattr(each, "code", "") for each in unchecked_at(str(file), [(str(file), 5)])
+    ]
+    file.write_text(f"{imported}\n\n\ndef base(x):\n    return E.Normal(x, 1.0)\n")
+    assert unchecked_at(str(file), [(str(file), 5)]) == ()
 
 
 def test_distributions_are_not_checked_in_a_captured_step(tmp_path: Path) -> None:

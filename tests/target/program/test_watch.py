@@ -486,6 +486,17 @@ for i in range(5):
     ran_once = ran(tmp_path, body)
     (note,) = [note for note in ran_once.report.notes if "by hand" in note]
     assert " ran 5 times, and no optimizer stepped after it" in note
+    closure = """\
+opt = torch.optim.LBFGS(model.parameters(), max_iter=3)
+def closure():
+    opt.zero_grad()
+    loss = model(torch.ones(1, 4, device="cuda")).square().sum()
+    loss.backward()
+    return loss
+opt.step(closure)
+"""
+    (note,) = ran(tmp_path, closure).report.notes
+    assert note.startswith("One call of `LBFGS.step()` ran the backward pass of ")
     with_optimizer = "opt = torch.optim.SGD(model.parameters(), 0.1)\n" + body + "    opt.step()\n"
     assert not any("by hand" in note for note in ran(tmp_path, with_optimizer).report.notes)
 

@@ -69,12 +69,20 @@ def _makes_distribution(file: str, line: int) -> bool:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_PACKAGE)
         for alias in node.names
     }
+    modules = {
+        alias.asname
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+        if ".".join(filter(None, (getattr(node, "module", ""), alias.name))) == _PACKAGE
+    }
     functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
     around = [f for f in functions if f.lineno <= line <= (f.end_lineno or f.lineno)]
     calls = calls_in(*around)
     return any(
         ast.unparse(call.func).rpartition("distributions.")[2] in names
         or "distributions." in ast.unparse(call.func)
+        or ast.unparse(call.func).rpartition(".")[0] in modules
         for call in calls
         if all(keyword.arg != "validate_args" for keyword in call.keywords)
     )
