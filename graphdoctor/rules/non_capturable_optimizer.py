@@ -225,7 +225,9 @@ class Construction(NamedTuple):
         lines = f"{numbers} of {basename(self.file)}"
         end = f". {more} The statement becomes:" if more else ":"
         sentences.append(f"Pass `{', '.join(given)}` to `{chooses}()` ({lines}){end}")
-        code = self._with_arguments([" ".join(each.split()) for each in texts])
+        parts = [*(ast.unparse(each) for each in args), *given]
+        on_one_line = (p if "\n" in text else text for p, text in zip(parts, texts, strict=True))
+        code = self._with_arguments([*on_one_line])
         is_complete = is_moved and not self.is_chosen and (value != "..." or not tensor_rate)
         new = f"{chooses}({', '.join(texts)})"
         edits = instead_of_call(self.file, self.call, new) if is_complete else ()

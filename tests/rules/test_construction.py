@@ -76,6 +76,11 @@ def cure(
             'optimizer = Adam(p, capturable=(gpu != "cpu"))',
         ),
         (
+            "optimizer = Adam([\n    {'params': a, 'lr': b},\n    {'params': c},\n])",
+            "Pass `capturable=True` to `Adam()` (lines 1-4 of train.py):",
+            "optimizer = Adam(\n    [{'params': a, 'lr': b}, {'params': c}], capturable=True)",
+        ),
+        (
             "optimizer = getattr(optim, args.optim)(p, lr=lr)",
             "`getattr(optim, args.optim)` chooses the class. SGD, for example, has no `capturable`. "
             "Pass `capturable=True` to `getattr(optim, args.optim)()` (line 1 of train.py):",
