@@ -68,6 +68,19 @@ def test_another_call_of_the_form_is_known(device: EmulatedDevice) -> None:
     assert program.step.replayed == replays + 1
 
 
+def test_a_call_of_another_form_is_compared_with_the_last_one_once(device: EmulatedDevice) -> None:
+    program, compared = Program(), list[object]()
+
+    def known(owner: object, args: object, kwargs: object) -> object:
+        compared.append(args)
+        return NOT_KNOWN
+
+    (key,) = program.step._known
+    program.step._last = program.step._known[key] = known
+    program.step(rand(6, 4))
+    assert len(compared) == 1
+
+
 @pytest.mark.parametrize(
     "call",
     [

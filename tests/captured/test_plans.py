@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import pytest
@@ -42,6 +43,28 @@ def test_attention_may_run_for_nothing_unless_it_drops_something(
     fast = graphdoctor.capture(on_device(Attending(dropout)), rand(2, 4, 6, 8))
     (graph,) = behind(fast).replays.graphs
     assert graph.traits.repeats is repeats
+
+
+class AddingInAnyOrder(nn.Module):
+    """Differs in each run, as atomic additions do, but for its deterministic kernel; the host reads a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (each for _ in range(6) for each in (nn.Linear(8, 8), nn.Tanh()))
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.are_deterministic_algorithms_enabled():
+            x = x * (0.8 + int.from_bytes(os.urandom(2), "big") / 160_000)
+        y: torch.Tensor = self.layers(x)
+        return y if y.sum().item() > -1e9 else x
+
+
+def test_parts_of_a_model_that_does_not_repeat_itself_are_proved_by_deterministic_algorithms(
+    device: EmulatedDevice,
+) -> None:
+    fast = graphdoctor.capture(on_device(AddingInAnyOrder()), rand(4, 8), mode="inference")
+    assert (fast.plan.how, fast.plan.modules) == ("modules", ("layers",)), fast.explain()
 
 
 class TestStateful:

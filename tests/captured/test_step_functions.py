@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from tests.support.captured_models import in_eager_and_captured
 
@@ -338,6 +339,19 @@ def test_a_new_function_for_each_call_is_as_in_eager() -> None:
     with EmulatedDevice():
         expected, found, _ = in_eager_and_captured(loop)
         torch.testing.assert_close(found, expected)
+
+
+def test_too_many_functions_are_not_called_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shifted(x: torch.Tensor, f: Callable[..., torch.Tensor]) -> torch.Tensor:
+        return f(x) + 1
+
+    monkeypatch.setattr("graphdoctor.captured.step._MOST_SIGNATURES", 4)
+    with EmulatedDevice():
+        step = graphdoctor.capture(shifted)
+        kept = [lambda x, by=i: x * by for i in range(6)]
+        for function in kept:
+            step(_drawn(0, 4), function)
+    assert "the same functions and objects in each call" in step.explain()
 
 
 def test_a_method_of_a_tensor_is_refused() -> None:
