@@ -39,6 +39,14 @@ class At:
     line: int
     column: int
 
+    @staticmethod
+    def start_of(node: ast.stmt | ast.expr, file: str) -> At:
+        return At(file, node.lineno, node.col_offset)
+
+    @staticmethod
+    def end_of(node: ast.expr, file: str) -> At:
+        return At(file, node.end_lineno or 0, node.end_col_offset or 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Above:
@@ -149,6 +157,13 @@ def source_of(file: str) -> str:
     if encoding != "utf-8" or "\r" in text.replace("\r\n", "") or "\f" in text:
         raise CannotEdit(f"{name} has an encoding, line endings or form feeds that would change.")
     return text
+
+
+def top_statement(file: str, text: str, line: int) -> At:
+    """Where the statement of a file's top level begins that holds a line."""
+    body = ast.parse(text).body
+    found = next(s for s in body if s.lineno <= line <= (s.end_lineno or s.lineno))
+    return At.start_of(found, file)
 
 
 def unified(sources: Sources, folder: str) -> str:

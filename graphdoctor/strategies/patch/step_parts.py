@@ -15,7 +15,7 @@ from graphdoctor.strategies.patch.drawn_batches import drawn_first, source_segme
 from graphdoctor.strategies.patch.edits.edit import NoProposal
 from graphdoctor.strategies.patch.read_values import READS, computes_figures, with_values_apart
 from graphdoctor.strategies.patch.source import Place, with_places
-from graphdoctor.target.program.names import Names
+from graphdoctor.target.program.names import Names, names_in_file
 
 _SHOWS = frozenset(
     {"print", "info", "debug", "warning", "log", "add_scalar", "set_postfix"}
@@ -219,6 +219,7 @@ def _without_shown(
     known = (names.loaded | names.stored | source.imported) - Names(apart.values()).stored
     known -= _bound_to_next(statements, source.text)
     functions = functions_of(source.text)
+    taken = names_in_file(source.text)
     kept: list[ast.stmt] = []
     shown: list[ast.stmt] = []
     code = ""
@@ -229,7 +230,7 @@ def _without_shown(
             continue
         is_after_branch = any(_is_branch(s) and (_steps(s) or updates(s, functions)) for s in kept)
         made = set[str]() if is_after_branch else names.stored
-        computed, reading = with_values_apart(source.of([part]), known, made, source.names)
+        computed, reading = with_values_apart(source.of([part]), known, made, taken)
         kept += source.instead(statement, part, computed)
         (shows,) = ast.parse(reading).body
         shown.append(ast.increment_lineno(shows, part.lineno - shows.lineno) if computed else part)
@@ -574,15 +575,6 @@ class _Source:
         for each, line in zip(made, code.splitlines(keepends=True), strict=True):
             self.codes[each], self.origins[each] = line, statement
         return made
-
-    @property
-    def names(self) -> set[str]:
-        """All names that the file binds or reads somewhere."""
-        nodes = [*ast.walk(ast.parse(self.text))]
-        names = {n.id for n in nodes if isinstance(n, ast.Name)}
-        functions = (ast.FunctionDef, ast.ClassDef)
-        names |= {n.name for n in nodes if isinstance(n, functions)}
-        return names | {n.arg for n in nodes if isinstance(n, ast.arg)} | self.imported
 
     @property
     def imported(self) -> set[str]:

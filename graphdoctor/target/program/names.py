@@ -131,3 +131,13 @@ def names_outside(
     skipped = {id(node) for statement in inside for node in ast.walk(statement)}
     names = (node for node in ast.walk(owner) if isinstance(node, ast.Name))
     return {node.id for node in names if isinstance(node.ctx, context) and id(node) not in skipped}
+
+
+def names_in_file(text: str) -> set[str]:
+    """All names that a file binds or reads somewhere, so that a new one can be another."""
+    nodes = [*ast.walk(ast.parse(text))]
+    imports = (ast.Import, ast.ImportFrom)
+    names = Names(n for n in nodes if isinstance(n, imports)).stored
+    names |= {n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    names |= {n.arg for n in nodes if isinstance(n, ast.arg)}
+    return names | {n.id for n in nodes if isinstance(n, ast.Name)}

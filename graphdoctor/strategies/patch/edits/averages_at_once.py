@@ -57,7 +57,7 @@ def _changes(
 ) -> Iterator[Change]:
     for loop in (each for tree in trees for each in _loops(tree, text)):
         if not Names([loop]).loaded & varying and (call := _call(loop, text, width)):
-            at = At(file, loop.lineno, loop.col_offset)
+            at = At.start_of(loop, file)
             yield Instead(at, at, call)
 
 

@@ -147,7 +147,7 @@ def _captured(step: ProgramStep, text: str, *, with_rows: bool) -> _Captured:
 
 
 def _decorated(file: str, function: ast.FunctionDef, first_line: int) -> _Captured:
-    at = At(file, function.lineno, function.col_offset)
+    at = At.start_of(function, file)
     changes = (Import(file, CAPTURE.imports), Decorator(at, CAPTURE.decorator))
     last_line = function.end_lineno or 0
     return _Captured(file, function.name, changes, function.body, first_line, last_line)

@@ -8,7 +8,15 @@ from graphdoctor.strategies.patch.edits.capture_model import binding_of
 from graphdoctor.strategies.patch.edits.capture_step import CAPTURE
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.edits.static_cache import call_with_growing_cache, growing_caches
-from graphdoctor.strategies.patch.source import Above, Argument, At, Below, Import, source_of
+from graphdoctor.strategies.patch.source import (
+    Above,
+    Argument,
+    Below,
+    Import,
+    source_of,
+    top_statement,
+)
+from graphdoctor.target.program.names import names_in_file
 from graphdoctor.values.program import Exactness, ProgramStep
 
 _FUNCTION = "static_cache"
@@ -52,9 +60,7 @@ class CaptureGenerate:
             length = ast.unparse(longest)
         else:
             raise NoProposal("the call of generate() does not say how many tokens it makes")
-        if {_FUNCTION, "_caches"} & {
-            n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)
-        }:
+        if {_FUNCTION, "_caches"} & names_in_file(text):
             raise NoProposal(f"the name {_FUNCTION} is taken")
         bound = binding_of(module)
         forward = f"lambda config, decode=graphdoctor.capture({model}.forward): decode"
@@ -64,7 +70,7 @@ class CaptureGenerate:
             (
                 Import(end.file, CAPTURE.imports),
                 Import(end.file, "from transformers import StaticCache"),
-                Above(_top_statement(text, min(bound.line, call.lineno), end.file), _CODE),
+                Above(top_statement(end.file, text, min(bound.line, call.lineno)), _CODE),
                 Below(bound, f"{model}.get_compiled_call = {forward}"),
                 Argument(end, f"past_key_values={_FUNCTION}({model}, {tokens}.shape[0], {length})"),
             ),
@@ -72,10 +78,3 @@ class CaptureGenerate:
             " decode steps are replayed as a graph",
             handled=growing_caches(step),
         )
-
-
-def _top_statement(text: str, line: int, file: str) -> At:
-    """The statement of the file's top level that holds a line."""
-    body = ast.parse(text).body
-    found = next(s for s in body if s.lineno <= line <= (s.end_lineno or s.lineno))
-    return At(file, found.lineno, found.col_offset)

@@ -144,5 +144,5 @@ def binding_of(module: CalledModule) -> At:
     statements = (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
     for node in statements:
         if (node.end_lineno, node.col_offset) == (module.line, module.column):
-            return At(module.file, node.lineno, node.col_offset)
+            return At.start_of(node, module.file)
     raise NoProposal(f"line {module.line} of its file is no longer the end of a statement")

@@ -35,6 +35,7 @@ from graphdoctor.strategies.patch.source import (
     Instead,
     import_of_torch,
     source_of,
+    top_statement,
 )
 from graphdoctor.strategies.patch.step_parts import (
     MODES,
@@ -50,7 +51,7 @@ from graphdoctor.strategies.patch.step_parts import (
     with_attributes_apart,
     with_inputs_apart,
 )
-from graphdoctor.target.program.names import Names, names_outside
+from graphdoctor.target.program.names import Names, names_in_file, names_outside
 from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
 from graphdoctor.target.program.statements import Span, find_span
 from graphdoctor.values.figures import joined, ratio_range
@@ -117,7 +118,7 @@ class CaptureStep:
         rounded: tuple[Change, ...] = ()
         if (function := _whole_function(span)) is not None:
             self._wrapper.check([function])
-            at = At(file, function.lineno, function.col_offset)
+            at = At.start_of(function, file)
             changes: tuple[Change, ...] = (
                 Import(file, self._wrapper.imports),
                 *([Above(at, self._wrapper.code)] if self._wrapper.code else ()),
@@ -347,13 +348,16 @@ class Extraction:
         return (
             *(import_of_torch(self.file) if makes_tensors else ()),
             Import(self.file, self.wrapper.imports),
-            Above(self._at(self._top_statement()), self.wrapper.code + functions),
+            Above(
+                top_statement(self.file, self.text, self.span.first_line),
+                self.wrapper.code + functions,
+            ),
             *more,
             *reads,
             *self._bound_in_every_case(given_names),
             Instead(
-                self._at(statements[0]),
-                self._at(statements[-1]),
+                At.start_of(statements[0], self.file),
+                At.start_of(statements[-1], self.file),
                 prepared + calls + after,
             ),
         )
@@ -389,7 +393,7 @@ class Extraction:
             if name in sure or name not in Names(before).stored:
                 continue
             first = next(each for each in before if name in Names([each]).stored)
-            yield Above(self._at(first), f"{name} = None\n")
+            yield Above(At.start_of(first, self.file), f"{name} = None\n")
 
     def _bound_around(self) -> set[str]:
         """Names that the step's function gets, and that the loops and `with` statements around the step bind."""
@@ -477,16 +481,7 @@ class Extraction:
     @property
     def names(self) -> list[str]:
         """Names for the functions that the file does not use, written as its other functions are."""
-        tree = ast.parse(self.text)
-        nodes = [*ast.walk(tree)]
-        functions = [n.name for n in nodes if isinstance(n, ast.FunctionDef)]
-        taken = {n.id for n in nodes if isinstance(n, ast.Name)} | {*functions}
-        taken |= {
-            alias.asname or alias.name
-            for n in nodes
-            if isinstance(n, (ast.Import, ast.ImportFrom))
-            for alias in n.names
-        }
+        taken, functions = names_in_file(self.text), functions_of(self.text)
         camel = sum(bool(re.match(r"[a-z]+[A-Z]", name)) for name in functions)
         is_camel = camel > sum("_" in name.strip("_") for name in functions)
         made: list[str] = []
@@ -502,9 +497,6 @@ class Extraction:
                 raise NoProposal(f"the names {', '.join(self.stems)} are all taken")
         return made
 
-    def _at(self, statement: ast.stmt) -> At:
-        return At(self.file, statement.lineno, statement.col_offset)
-
     @property
     def _indent(self) -> str:
         """One level, as the file has it where the step stands."""
@@ -514,12 +506,6 @@ class Extraction:
         levels = len(self.span.around) + sum(not each.startswith("<") for each in outer)
         line = self.text.split("\n")[self.span.first_line - 1]
         return line[: column // levels] if levels and column else "    "
-
-    def _top_statement(self) -> ast.stmt:
-        """The statement of the file's top level that holds the step."""
-        line = self.span.first_line
-        tree = ast.parse(self.text)
-        return next(s for s in tree.body if s.lineno <= line <= (s.end_lineno or s.lineno))
 
     def _arguments(self, group: Group) -> set[str]:
         """What the captured statements read of their function, or of the loop around them."""

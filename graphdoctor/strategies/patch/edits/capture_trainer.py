@@ -7,7 +7,16 @@ import os
 
 from graphdoctor.strategies.patch.edits.capture_model import gain_of_modules
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
-from graphdoctor.strategies.patch.source import Above, At, Callee, CannotEdit, Import, source_of
+from graphdoctor.strategies.patch.source import (
+    Above,
+    At,
+    Callee,
+    CannotEdit,
+    Import,
+    source_of,
+    top_statement,
+)
+from graphdoctor.target.program.names import names_in_file
 from graphdoctor.values.locations import is_library
 from graphdoctor.values.program import Exactness, ProgramStep
 
@@ -55,20 +64,17 @@ class CaptureTrainer:
         except CannotEdit as reason:
             raise NoProposal(str(reason).rstrip(".")) from None
         call = _only_trainer(tree, os.path.basename(file))
-        if {_FUNCTION, _CLASS} & {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}:
+        if {_FUNCTION, _CLASS} & names_in_file(text):
             raise NoProposal(f"the names {_FUNCTION} and {_CLASS} are taken")
         gain = gain_of_modules(step.report)
-        assert call.func.end_lineno is not None and call.func.end_col_offset is not None
-        top = next(s for s in tree.body if s.lineno <= call.lineno <= (s.end_lineno or s.lineno))
         code = _CODE.format(base=ast.unparse(call.func))
-        assert call.end_lineno is not None and call.end_col_offset is not None
         return Proposal(
             self.name,
             self.exactness,
             (
                 Import(file, "import graphdoctor"),
-                Above(At(file, top.lineno, top.col_offset), code),
-                Callee(At(file, call.end_lineno, call.end_col_offset), _CLASS),
+                Above(top_statement(file, text, call.lineno), code),
+                Callee(At.end_of(call, file), _CLASS),
             ),
             f"`{_CLASS}` replays the forward and backward pass of `training_step()` as a graph; the Trainer"
             f" clips gradients, steps the optimizer and moves the learning rate as before{gain}",

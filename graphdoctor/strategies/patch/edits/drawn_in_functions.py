@@ -102,7 +102,7 @@ def _with_parameter(
     while start > 1 and lines[start - 2].strip()[:1] in ("", "#"):
         start -= 1
     kept = (n for n in range(start, (function.end_lineno or 0) + 1) if n not in drawn)
-    at = At(file, function.lineno, function.col_offset)
+    at = At.start_of(function, file)
     return Instead(at, at, "".join(lines[number - 1] + "\n" for number in kept))
 
 

@@ -11,7 +11,7 @@ from graphdoctor.strategies.patch.edits.capture_step import CaptureStep, Wrapper
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
 from graphdoctor.strategies.patch.read_values import READS
 from graphdoctor.strategies.patch.source import source_of
-from graphdoctor.target.program.names import Names
+from graphdoctor.target.program.names import Names, names_in_file
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.program import Exactness, ProgramStep
 
@@ -112,10 +112,10 @@ class GraphStep:
             if finding.rule not in _TAKES:
                 raise NoProposal(f"{_described(finding)}{_INSTEAD}")
         proposal = CaptureStep(_WRAPPER).propose(step)
-        tree = ast.parse(source_of(step.location.file))
-        if reason := _moves_options(tree):
+        text = source_of(step.location.file)
+        if reason := _moves_options(ast.parse(text)):
             raise NoProposal(f"{reason}{_INSTEAD}")
-        if any(isinstance(n, ast.ClassDef) and n.name == _CLASS for n in ast.walk(tree)):
+        if _CLASS in names_in_file(text):
             raise NoProposal(f"the name {_CLASS} is taken")
         return replace(proposal, edit=self.name)
 

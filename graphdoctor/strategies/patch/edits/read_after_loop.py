@@ -24,7 +24,7 @@ from graphdoctor.strategies.patch.source import (
     with_places,
 )
 from graphdoctor.strategies.patch.step_parts import Group
-from graphdoctor.target.program.names import Names
+from graphdoctor.target.program.names import Names, names_in_file
 from graphdoctor.target.program.statements import LOOPS, Span
 
 _SHOWS = frozenset({"print", "float", "int", "bool", "str"})  # the host reads their arguments
@@ -69,7 +69,7 @@ def read_after_loops(
     trees = [ast.parse(code) for code in codes]
     below = [[*_reads(tree)] for tree in trees]
     elsewhere = [each for each in _reads(span.owner) if id(each.statement) not in in_step]
-    taken = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
+    taken = names_in_file(text)
     places: list[list[Place]] = [[] for _ in codes]
     changes: list[Change] = []
     chosen: set[ast.stmt] = set()
@@ -86,9 +86,9 @@ def read_after_loops(
         for number, several in enumerate(below):
             places[number] += (read.without(collected) for read in several if read.into == name)
         for read in (read for read in elsewhere if read.into == name):
-            here = At(file, read.statement.lineno, read.statement.col_offset)
+            here = At.start_of(read.statement, file)
             changes.append(Instead(here, here, _line_without(read, collected, text)))
-        at = At(file, loop.lineno, loop.col_offset)
+        at = At.start_of(loop, file)
         if is_sum:
             changes.append(Above(at, f"{collected} = []\n"))
             each = next(n for n in ("each", "value", f"each_{name}") if n not in taken)

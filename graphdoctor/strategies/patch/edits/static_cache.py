@@ -45,8 +45,7 @@ def call_with_growing_cache(step: ProgramStep) -> tuple[ast.Call, At]:
         raise NoProposal(
             f"the call of generate() in line {call.lineno} chooses its cache by other arguments"
         )
-    assert call.end_lineno is not None and call.end_col_offset is not None
-    return call, At(caller.file, call.end_lineno, call.end_col_offset)
+    return call, At.end_of(call, caller.file)
 
 
 def growing_caches(step: ProgramStep) -> tuple[Handled, ...]:

@@ -73,7 +73,7 @@ def unchecked_samples(file: str, places: Iterable[tuple[str, int]]) -> Iterator[
                 continue
             holder = call.func.value
             if _is_normal(holder) or ast.unparse(holder) in normal:
-                at = At(file, call.end_lineno or 0, call.end_col_offset or 0)
+                at = At.end_of(call, file)
                 yield Callee(at, f"{ast.unparse(holder)}.rsample().detach")
 
 
