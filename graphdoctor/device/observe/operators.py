@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+from torch._ops import HigherOrderOperator
 
 from graphdoctor.device.observe.storages import StorageInfo
 from graphdoctor.values.host_events import HostEvent
@@ -30,6 +31,7 @@ class OperatorFacts:
     is_composite: bool  # made of others, that come instead of it, but for inference tensors
     is_collective: bool  # it runs on every rank of a group, which has to be waited for
     is_marker: bool  # record_function's: no work, only a name in a profile
+    is_higher_order: bool  # it is given functions, and runs them
 
 
 # By identity: an operator computes its hash in Python. Operators live as long as the process.
@@ -76,6 +78,7 @@ def _read_facts(func: Any) -> OperatorFacts:
         is_composite=_is_composite(func),
         is_collective=name.startswith(COLLECTIVES),
         is_marker=name.startswith("profiler."),
+        is_higher_order=isinstance(func, HigherOrderOperator),
     )
 
 
@@ -140,6 +143,9 @@ def written_tensors(
             yield from tensors_of(kwargs.get(name))
 
 
+_HOLDERS = (list, tuple, dict)
+
+
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     """The tensors in an argument or result."""
     return each_in(value, torch.Tensor)
@@ -151,7 +157,10 @@ def each_in(value: Any, kind: Any) -> Iterator[Any]:
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from each_in(item, kind)
+            if isinstance(item, kind):
+                yield item
+            elif isinstance(item, _HOLDERS):  # and not each number of a shape
+                yield from each_in(item, kind)
     elif isinstance(value, dict):
         for item in value.values():
             yield from each_in(item, kind)

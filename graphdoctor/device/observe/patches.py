@@ -92,6 +92,9 @@ class Patches:
         self._look = Patches._left
         self._before: dict[int, float] = {}  # by id, the versions of modules that were set here
         self._reached: tuple[_Key, _Reached] | None = None
+        # What stands for something, by id, as of so many changes.
+        self._stand_ins: dict[int, object] = {}
+        self._known = 0
 
     def set(self, owner: object, name: str, value: object) -> None:
         """Replace an attribute that exists, or add one that does not."""
@@ -117,7 +120,8 @@ class Patches:
         # Modules that were imported or written to meanwhile took stand-ins by name.
         Patches._left = look = _look()
         if written := self._look.written_until(look):
-            _rename({id(new): old for _, _, old, new in self._replaced()}, written)
+            later = {id(new): old for _, _, old, new in self._replaced(self._known)}
+            _rename(self._stand_ins | later, written)
         modules = {id(owner): owner for owner, *_ in self._changes if isinstance(owner, ModuleType)}
         while self._changes:
             owner, name, value, _ = self._changes.pop()
@@ -160,6 +164,9 @@ class Patches:
             setattr(module, name, new)
         changes += _rename(wanted, searched)
         self._changes += changes
+        # Other modules' names got the same.
+        self._stand_ins = {id(new): old for _, _, old, new in replaced}
+        self._known = len(self._changes)
         names = tuple((module, name, old) for module, name, old, _ in changes)
         self._reached = key, _Reached(tuple(old for _, _, old, _ in replaced), names)
         written = {id(module): module for module, *_ in changes}
@@ -167,9 +174,9 @@ class Patches:
             {each: _version_of(module) for each, module in written.items()}
         )
 
-    def _replaced(self) -> Iterator[tuple[ModuleType, str, object, object]]:
-        """Functions and classes of modules: where, what was there, and the stand-in."""
-        for owner, name, old, new in self._changes:
+    def _replaced(self, first: int = 0) -> Iterator[tuple[ModuleType, str, object, object]]:
+        """Functions and classes of modules, from a change on: where, what was there, and the stand-in."""
+        for owner, name, old, new in self._changes[first:]:
             if isinstance(owner, ModuleType) and callable(old) and callable(new):
                 yield owner, name, old, new
 

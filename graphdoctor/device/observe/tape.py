@@ -162,7 +162,7 @@ def draws_by_default(call: Call) -> bool:
 _RESIZE = OperatorFacts(
     name="storage.resize_", base_name="resize_", tags=(), written_args=(), written_kwargs=(),
     writes_if=None, aliases=False, is_random=False, makes_garbage=False, is_aten=False,
-    is_composite=False, is_collective=False, is_marker=False,
+    is_composite=False, is_collective=False, is_marker=False, is_higher_order=False,
 )  # fmt: skip
 # They turn the tensor that they are given, as t_() does, and launch nothing: what uses it later knows how it lies.
 _TURNS = "inplace_view"
