@@ -252,6 +252,7 @@ def test_on_the_emulated_device_it_times_and_says_that_no_kernel_was_seen(
     monkeypatch.setattr(work, "_LARGE_BYTES", 1 << 18)
     monkeypatch.setattr(work, "SIDES", (8,))
     monkeypatch.setattr(work, "TOKENS", (4,))
+    monkeypatch.setattr(work, "_MIXED_SHAPE", (2, 4))
     with EmulatedDevice():
         machine = GpuMachine()
         assert len(machine.host_us("backward 50")) == len(machine.host_us("view")) > 5
@@ -263,6 +264,7 @@ def test_on_the_emulated_device_it_times_and_says_that_no_kernel_was_seen(
 
 def test_the_graphs_have_as_many_nodes_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
+    monkeypatch.setattr(work, "_MIXED_SHAPE", (2, 4))
     with EmulatedDevice():
         graph_class = torch.cuda.CUDAGraph
 

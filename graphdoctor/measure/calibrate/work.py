@@ -17,6 +17,7 @@ GRAPHS = (10, 100, 1000)  # nodes of the graphs whose launch is timed
 CHAINS = (50, 150)  # operators of the chains that are differentiated
 MIXED = (20, 200)  # rounds of different kernels in a graph
 _ROUND = 5  # kernels of such a round
+_MIXED_SHAPE = (256, 1024)  # of what they compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def _graphs(torch: Any, tiny: torch.Tensor) -> dict[str, Work]:
         found[f"graph of {nodes}"] = _captured(
             torch, _repeated(lambda: value.add_(1), nodes), nodes
         )
-    mixed = torch.rand(256, 1024, device=tiny.device)
+    mixed = torch.rand(*_MIXED_SHAPE, device=tiny.device)
     for rounds in MIXED:
         nodes = _ROUND * rounds
         found[f"mixed graph of {rounds}"] = _captured(torch, _mixed(torch, mixed, rounds), nodes)
