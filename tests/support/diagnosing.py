@@ -12,6 +12,7 @@ import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
 from graphdoctor.proof.stage import prove_whole_step
+from graphdoctor.proof.twins import EagerRuns
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
 from graphdoctor.target import from_object
@@ -66,8 +67,9 @@ def judged(example: Callable[[], object]) -> tuple[Diagnosis, CaptureOutcome]:
         target = place(from_object(example), device)
         try:
             session = prepare(target, device, iterations=4)
-            recording = record(session, progress=lambda doing: None)
-            outcome, graph = prove_whole_step(session)
+            ran = EagerRuns(session)
+            recording = record(session, progress=lambda doing: None, look=ran.look)
+            outcome, graph = prove_whole_step(session, ran=ran)
             if graph is not None:
                 graph.release()
         finally:

@@ -30,7 +30,8 @@ def failure_of(variant: Variant) -> str:
 
 def _difference(variant: Variant) -> str:
     """Whether both steps return other values, run in eager on the same inputs."""
-    before, after = _results(variant.before), _results(variant.after)
+    with EmulatedDevice() as device:
+        before, after = (_results(each, device) for each in (variant.before, variant.after))
     assert all(before), "a step that returns no tensor cannot be compared"
     for step, (old, new) in enumerate(zip(before, after, strict=True)):
         try:
@@ -40,22 +41,21 @@ def _difference(variant: Variant) -> str:
     return ""
 
 
-def _results(example: Example) -> list[list[torch.Tensor]]:
+def _results(example: Example, device: EmulatedDevice) -> list[list[torch.Tensor]]:
     """The tensors that each step returns; all steps get copies of the first one's inputs."""
     torch.manual_seed(0)
-    with EmulatedDevice() as device:
-        target = place(from_object(example), device)
-        try:
-            inputs = target.fresh_inputs()
-            results = []
-            for _ in range(_STEPS):
-                args, kwargs = torch.utils._pytree.tree_map_only(
-                    torch.Tensor, torch.clone, (inputs.args, inputs.kwargs)
-                )
-                results.append(_tensors(target.step(*args, **kwargs)))
-            return results
-        finally:
-            target.close()
+    target = place(from_object(example), device)
+    try:
+        inputs = target.fresh_inputs()
+        results = []
+        for _ in range(_STEPS):
+            args, kwargs = torch.utils._pytree.tree_map_only(
+                torch.Tensor, torch.clone, (inputs.args, inputs.kwargs)
+            )
+            results.append(_tensors(target.step(*args, **kwargs)))
+        return results
+    finally:
+        target.close()
 
 
 def _tensors(result: object) -> list[torch.Tensor]:
