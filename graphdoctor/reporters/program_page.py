@@ -47,7 +47,7 @@ from graphdoctor.values.report import Report, Verdict
 from graphdoctor.values.sweep import SMALLEST_GAIN
 
 NOT_REACHED, NOT_DIAGNOSED = "NOT REACHED", "NOT DIAGNOSED"
-_WORST_FIRST: tuple[Verdict, ...] = ("unsafe", "unknown", "partly-safe", "safe")
+WORST_FIRST: tuple[Verdict, ...] = ("unsafe", "unknown", "partly-safe", "safe")
 _TO_MEND = (VERDICTS["unsafe"][0], VERDICTS["partly-safe"][0])
 _MOST_WAITS = 6
 _MOST_MOVED = 16  # lines
@@ -122,7 +122,7 @@ def what_happened(report: ProgramReport) -> str:
     verdicts = [verdict_of(step) for step in report.steps]
     counts = ", ".join(
         f"{verdicts.count(one)} {one}"
-        for one in (*(VERDICTS[one][0] for one in _WORST_FIRST), NOT_DIAGNOSED, NOT_REACHED)
+        for one in (*(VERDICTS[one][0] for one in WORST_FIRST), NOT_DIAGNOSED, NOT_REACHED)
         if one in verdicts
     )
     found = (
@@ -169,7 +169,7 @@ def _write_table(page: Page, report: ProgramReport) -> None:
             (f"{shown:<{width}}  {step.begun:>5,}  {step.share:>9.0%}", ""),
             (f"  {now[number - 1]:>7}  {fixed[number - 1]:>5}" if columns else "", "bold"),
         )
-    share = report.loading_s / report.wall_s if report.wall_s else 0.0
+    share = report.loading_share
     if share >= _LEAST_SHARE:
         page.line((f"     {'DataLoader':<{first + 2 + width + 2 + 5}}  {share:>9.0%}", "dim"))
     whole = _of_program(report)
@@ -278,7 +278,7 @@ def _of_ranks(steps: Sequence[ProgramStep]) -> Iterator[str]:
         else:
             said = ", ".join(
                 f"{VERDICTS[one][0]} on {'rank' if len(on[one]) == 1 else 'ranks'} {joined(on[one])}"
-                for one in _WORST_FIRST
+                for one in WORST_FIRST
                 if one in on
             )
         numbers.setdefault(said, []).append(number)

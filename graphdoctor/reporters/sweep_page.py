@@ -199,9 +199,10 @@ def _write_remarks(page: Page, sweep: Sweep) -> None:
     for note in sweep.target.notes:
         page.labelled("  Note", note)
     machine = sweep.machine
-    device = "emulated CUDA device" if machine.device == "emulated" else machine.device_name
     page.labelled("  Target", path_text(sweep.target.file, page.look.base))
-    page.labelled("  Machine", f"{device}, torch {machine.torch}, Python {machine.python}")
+    page.labelled(
+        "  Machine", f"{machine.device_name}, torch {machine.torch}, Python {machine.python}"
+    )
 
 
 _SHOWN = 16  # sizes, one a line

@@ -179,3 +179,8 @@ class ProgramReport(Struct, frozen=True):
     patch: Patch | None = None
     is_on_cpu: bool = False  # it stayed there, and its steps were diagnosed as if on a GPU
     on_gpu: tuple[LineOnGpu, ...] = ()  # of a program that stays on the CPU
+
+    @property
+    def loading_share(self) -> float:
+        """Of the program's time, that in which its DataLoaders' next batches came."""
+        return self.loading_s / self.wall_s if self.wall_s else 0.0

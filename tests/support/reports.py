@@ -154,7 +154,7 @@ PARTLY_SAFE = Report(
         mode="training",
         notes=("The file has no train_step: the loss is the sum of all floating outputs.",),
     ),
-    machine=Machine("emulated", "", "3.11.7", "2.13.0", "Linux x86_64"),
+    machine=Machine("emulated", "emulated CUDA device", "3.11.7", "2.13.0", "Linux x86_64"),
     verdict="partly-safe",
     reason="Line 31 reads a GPU value on the host, so the whole step cannot be captured;"
     " three modules can.",

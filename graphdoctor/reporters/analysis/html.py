@@ -38,6 +38,7 @@ from graphdoctor.reporters.analysis.terminal import basis_rows, remark_rows
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Piece
 from graphdoctor.reporters.program_page import (
+    WORST_FIRST,
     figure_fixed,
     figure_now,
     notes_of,
@@ -243,37 +244,24 @@ MOST_ROWS = 120
 _OUTSIDE = "(outside any module)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ModuleRow:
-    """A module with all that it holds; `graphs` are those that take over operators of it.
+    """A module with all that it holds; `graphs` are those that take over operators of it, all but `eager` ones.
 
-    `share` is of the host's time in the eager step. `findings` are numbers on the page.
+    `share` is of the host's time in the eager step. `findings` are numbers on the page, `below` the modules in it.
     """
 
-    path: str
-    depth: int
-    operators: int
-    launches: int
-    host_us: float
-    device_us: float
-    share: float
-    graphs: tuple[str, ...]
-    is_all_captured: bool
-    findings: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class _Node:
     path: str
     depth: int
     operators: int = 0
     launches: int = 0
     host_us: float = 0.0
     device_us: float = 0.0
+    share: float = 0.0
     eager: int = 0
-    graphs: dict[int, None] = field(default_factory=dict)
+    graphs: dict[str, None] = field(default_factory=dict)
     findings: dict[int, None] = field(default_factory=dict)
-    below: dict[str, _Node] = field(default_factory=dict)
+    below: dict[str, ModuleRow] = field(default_factory=dict)
 
 
 def module_rows(lanes: StepLanes, findings: Sequence[Numbered]) -> tuple[list[ModuleRow], int]:
@@ -287,17 +275,19 @@ def module_rows(lanes: StepLanes, findings: Sequence[Numbered]) -> tuple[list[Mo
     deepest = depths[MOST_ROWS] - 1 if len(depths) > MOST_ROWS else len(nodes)
     kept = [node for node in nodes if node.depth <= max(deepest, 1)][:MOST_ROWS]
     total = sum(node.host_us for node in root.below.values()) or 1.0
-    return [_row(node, lanes, total) for node in kept], len(nodes) - len(kept)
+    for node in kept:
+        node.share = node.host_us / total
+    return kept, len(nodes) - len(kept)
 
 
-def _tree(lanes: StepLanes, findings: Sequence[Numbered]) -> _Node:
+def _tree(lanes: StepLanes, findings: Sequence[Numbered]) -> ModuleRow:
     places = {
         (one.finding.location.file, one.finding.location.line): one.number
         for one in reversed(findings)
         if one.finding.location is not None
     }
-    root = _Node("", 0)
-    chains: dict[int, list[_Node]] = {}
+    root = ModuleRow("", 0)
+    chains: dict[int, list[ModuleRow]] = {}
     for one in lanes.eager:
         chain = chains.get(one.module)
         if chain is None:
@@ -309,43 +299,25 @@ def _tree(lanes: StepLanes, findings: Sequence[Numbered]) -> _Node:
             node.host_us += one.at.host_us + one.at.waited_us
             node.device_us += one.at.device_us
             node.eager += one.graph < 0
-            node.graphs |= {one.graph: None} if one.graph >= 0 else {}
+            node.graphs |= {lanes.graphs[one.graph]: None} if one.graph >= 0 else {}
             node.findings |= {number: None} if number is not None else {}
     return root
 
 
-def _chain(root: _Node, path: str) -> list[_Node]:
+def _chain(root: ModuleRow, path: str) -> list[ModuleRow]:
     """The nodes from the first part of a path to its last."""
     nodes, node, so_far = [], root, ""
     for part in path.split(".") if path else [_OUTSIDE]:
         so_far = f"{so_far}.{part}" if so_far else part
-        node = node.below.setdefault(part, _Node(so_far, node.depth + 1))
+        node = node.below.setdefault(part, ModuleRow(so_far, node.depth + 1))
         nodes.append(node)
     return nodes
 
 
-def _walk(node: _Node) -> Iterator[_Node]:
+def _walk(node: ModuleRow) -> Iterator[ModuleRow]:
     for below in node.below.values():
         yield below
         yield from _walk(below)
-
-
-def _row(node: _Node, lanes: StepLanes, total_us: float) -> ModuleRow:
-    return ModuleRow(
-        path=node.path,
-        depth=node.depth,
-        operators=node.operators,
-        launches=node.launches,
-        host_us=node.host_us,
-        device_us=node.device_us,
-        share=node.host_us / total_us,
-        graphs=tuple(lanes.graphs[number] for number in node.graphs),
-        is_all_captured=not node.eager,
-        findings=tuple(sorted(node.findings)),
-    )
-
-
-_WORST_FIRST = ("unsafe", "unknown", "partly-safe", "safe")
 
 
 def render_program(report: ProgramReport, look: Look) -> str:
@@ -353,7 +325,7 @@ def render_program(report: ProgramReport, look: Look) -> str:
     from markupsafe import escape
 
     verdicts = [step.report.verdict for step in report.steps if step.report is not None]
-    worst = next((one for one in _WORST_FIRST if one in verdicts), "unknown")
+    worst = next((one for one in WORST_FIRST if one in verdicts), "unknown")
     return document(
         "program.html",
         framed=SCRIPTS,
@@ -375,6 +347,6 @@ def render_program(report: ProgramReport, look: Look) -> str:
         waits=[of_wait(step, wait, look.base) for step, wait in waits_between(report)],
         patch=of_patch(report.patch) if report.patch is not None else "",
         orders=[*orders_of(report, look.base)],
-        loading=report.loading_s / report.wall_s if report.wall_s else 0.0,
+        loading=report.loading_share,
         on_cpu=report.machine is None or report.machine.device == "emulated",
     )

@@ -117,14 +117,13 @@ def _assumed(one: Assumption, base: str) -> str:
 def basis_rows(report: Report, base: str) -> Iterator[tuple[str, str]]:
     """What the report is about and where it was made: labels, one of them empty, and text."""
     target, machine = report.target, report.machine
-    device = "emulated CUDA device" if machine.device == "emulated" else machine.device_name
     operators = count_text(report.operators, "operator")
     yield "Target", f"{path_text(target.file, base)}, found by {target.entry}"
     yield "Step", f"{operators}, {count_text(report.iterations, 'iteration')} compared"
     if report.stages:
         times = ", ".join(f"{one.stage} {one.wall_s:.1f} s" for one in report.stages)
         yield "Time", f"{sum(one.wall_s for one in report.stages):.1f} s: {times}"
-    yield "Machine", f"{device}, torch {machine.torch}, Python {machine.python}"
+    yield "Machine", f"{machine.device_name}, torch {machine.torch}, Python {machine.python}"
     yield "", f"{machine.platform}; graphdoctor {report.tool_version}"
 
 

@@ -266,7 +266,7 @@ def _where_time_goes(report: ProgramReport, numbers: Iterable[int]) -> str:
     """What a change of these steps leaves as it is, as sentences; "" where that is little."""
     if not report.wall_s:
         return ""
-    loading = report.loading_s / report.wall_s
+    loading = report.loading_share
     outside = 1.0 - loading - sum(report.steps[number].share for number in numbers)
     text = ""
     if loading >= _LEAST_OUTSIDE:
