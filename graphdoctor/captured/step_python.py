@@ -22,7 +22,7 @@ import torch
 
 from graphdoctor.source.trees import is_scope, tree_of, walk_until
 from graphdoctor.target.frames import is_machinery, is_own
-from graphdoctor.target.state.variables import is_user_class, loads_method
+from graphdoctor.target.state.variables import cells_of, is_user_class, loads_method
 from graphdoctor.target.user_code import is_user_file
 
 _NUMBERS = (bool, int, float)
@@ -228,8 +228,7 @@ class _Slice:
         arguments = owner.args
         every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
         self._parameters = {each.arg for each in every}
-        cells = function.__closure__ or ()
-        self._cells = dict(zip(function.__code__.co_freevars, cells, strict=True))
+        self._cells = cells_of(function)
         self._shared = _declared(owner)  # by `global` and `nonlocal`
         self._assigned = _assigned(owner)
         self._numbers: dict[str, ast.expr] = {}  # by their text

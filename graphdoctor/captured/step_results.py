@@ -14,7 +14,7 @@ import torch
 from graphdoctor.captured.step_optimizers import FilledNumber, float_behind
 from graphdoctor.captured.step_python import CodeSeen
 from graphdoctor.target.state.attributes import attributes, is_stateful
-from graphdoctor.target.state.variables import global_names, is_user_class
+from graphdoctor.target.state.variables import cells_of, global_names, is_user_class
 from graphdoctor.target.state.walk import Walk
 
 _Key = tuple[int, str]  # which holder it is, and the name in it
@@ -273,5 +273,5 @@ def _variables_of(function: FunctionType) -> Iterator[tuple[_Key, Holder, str]]:
     """The variables from outside that a user's function names."""
     for namespace, names in global_names(function):
         yield from (((id(namespace), name), namespace, name) for name in names)
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+    for name, cell in cells_of(function).items():
         yield (id(cell), name), _Variable(cell), name

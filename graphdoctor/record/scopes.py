@@ -110,24 +110,25 @@ def module_paths(roots: Mapping[str, object]) -> dict[int, str]:
     It begins with the name of what holds it ("generator.first"), unless only one model has
     parameters: that one needs no name, whatever loss functions stand beside it.
     """
-    tops = _outermost(roots)
-    trained = [module for _, module in tops if any(True for _ in module.parameters())]
-    nameless = tops[0][1] if len(tops) == 1 else trained[0] if len(trained) == 1 else None
+    tops = outermost_modules(roots)
+    trained = [module for module in tops.values() if any(True for _ in module.parameters())]
+    alone = [*tops.values()] if len(tops) == 1 else trained
+    nameless = alone[0] if len(alone) == 1 else None
     paths: dict[int, str] = {}
-    for name, top in tops:
+    for name, top in tops.items():
         prefix = "" if top is nameless else name
         for path, module in top.named_modules(prefix=prefix):
             paths.setdefault(id(module), path)
     return paths
 
 
-def _outermost(roots: Mapping[str, object]) -> list[tuple[str, torch.nn.Module]]:
-    """The modules that no other module contains, with the names of what holds them."""
-    found: list[tuple[str, torch.nn.Module]] = []
+def outermost_modules(roots: Mapping[str, object]) -> dict[str, torch.nn.Module]:
+    """The modules that no other module contains, by the names of what holds them."""
+    found: dict[str, torch.nn.Module] = {}
     inside: set[int] = set()
     with torch._C.DisableTorchFunction():
         for path, value, _ in Walk(roots):
             if isinstance(value, torch.nn.Module) and id(value) not in inside:
-                found.append((str(path), value))
+                found[str(path)] = value
                 inside.update(id(module) for module in value.modules() if module is not value)
-    return [(path, module) for path, module in found if id(module) not in inside]
+    return {path: module for path, module in found.items() if id(module) not in inside}

@@ -8,7 +8,6 @@ from graphdoctor.rules.causes.advice import for_cache
 from graphdoctor.rules.causes.differences import Found, differences
 from graphdoctor.rules.causes.words import operator_words, shape_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
-from graphdoctor.values.figures import count_text
 from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Recording
 
@@ -82,17 +81,14 @@ def _message(found: Found) -> str:
     difference = found.difference
     old, new = difference.uses
     assert new is not None
-    after = (
-        f" (and {count_text(difference.followers, 'operator')} after it)"
-        if difference.followers
-        else ""
-    )
     reads = operator_words(difference.op)
     if difference.before is not None and len(difference.before.inputs) != len(difference.op.inputs):
         was, now = len(difference.before.inputs), len(difference.op.inputs)
-        return f"{reads} takes {was} tensors in one step and {now} in the next{after}."
+        return (
+            f"{reads} takes {was} tensors in one step and {now} in the next{difference.following}."
+        )
     was_shape = shape_words(old) if old is not None else "nothing"
     return (
         f"{reads} reads state of shape {was_shape} in one step and {shape_words(new)} in the "
-        f"next{after}."
+        f"next{difference.following}."
     )

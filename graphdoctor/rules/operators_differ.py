@@ -12,7 +12,6 @@ from graphdoctor.rules.causes.cpu_data import unexplained
 from graphdoctor.rules.causes.differences import Found
 from graphdoctor.rules.causes.words import operator_words, place_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
-from graphdoctor.values.figures import count_text
 from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Recording
 
@@ -99,16 +98,11 @@ def _message(found: Found) -> str:
     other = found.second if difference.before is not None else found.first
     op = difference.before or difference.op
     first = operator_words(op)
-    after = (
-        f" (and {count_text(difference.followers, 'operator')} after it)"
-        if difference.followers
-        else ""
-    )
     if difference.branch is not None:
         where = place_words(op.location, difference.branch.location)
         one, another = sorted((index, other))
         return (
             f"`{difference.branch.text}` took different branches in steps {one} and {another}: "
-            f"{first} ({where}) ran in only one of them{after}."
+            f"{first} ({where}) ran in only one of them{difference.following}."
         )
-    return f"{first} ran in step {index} and not in step {other}{after}."
+    return f"{first} ran in step {index} and not in step {other}{difference.following}."

@@ -9,7 +9,6 @@ from graphdoctor.rules.causes.differences import Found
 from graphdoctor.rules.causes.numbers import for_size_of
 from graphdoctor.rules.causes.words import operator_words, shape_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
-from graphdoctor.values.figures import count_text
 from graphdoctor.values.finding import Cure
 from graphdoctor.values.recording import Recording
 
@@ -80,12 +79,7 @@ def _message(found: Found) -> str:
     assert difference.before is not None and difference.after is not None
     old = " and ".join(shape_words(use) for use in difference.before.outputs[:2])
     new = " and ".join(shape_words(use) for use in difference.after.outputs[:2])
-    after = (
-        f" (and {count_text(difference.followers, 'operator')} after it)"
-        if difference.followers
-        else ""
-    )
     return (
         f"{operator_words(difference.op)} returned {old or 'nothing'} in step {found.first} and "
-        f"{new or 'nothing'} in step {found.second}, from inputs of the same shapes{after}."
+        f"{new or 'nothing'} in step {found.second}, from inputs of the same shapes{difference.following}."
     )

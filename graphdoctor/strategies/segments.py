@@ -11,6 +11,7 @@ from graphdoctor.graphs.segments import Forecast, forecast
 from graphdoctor.graphs.segments import Segments as SegmentsBackend
 from graphdoctor.graphs.segments.backend import settings
 from graphdoctor.graphs.segments.split import SegmentsPlan
+from graphdoctor.record.scopes import outermost_modules
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.compiler import (
     CompiledModels,
@@ -21,7 +22,6 @@ from graphdoctor.strategies.compilers.compiler import (
     forget_compiled,
     models_of,
     reason_against_dynamo,
-    tops_of,
     warmed_up,
 )
 from graphdoctor.strategies.strategy import CannotBuild, Captured, Known, Strategy
@@ -156,7 +156,7 @@ _FORECASTS: WeakKeyDictionary[Known, Forecast] = WeakKeyDictionary()
 def _foreseen(known: Known) -> Forecast:
     found = _FORECASTS.get(known)
     if found is None:
-        tops, models = tops_of(known.roots), models_of(known.roots)
+        tops, models = outermost_modules(known.roots), models_of(known.roots)
         found = forecast(
             known.iteration,
             left_out=tops.keys() - models.keys(),

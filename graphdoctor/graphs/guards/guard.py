@@ -34,7 +34,7 @@ from graphdoctor.target.state.attributes import (
 from graphdoctor.target.state.dict_versions import DictVersions
 from graphdoctor.target.state.kinds.kind import Visit
 from graphdoctor.target.state.kinds.tensors import grad_of
-from graphdoctor.target.state.variables import attributes_read
+from graphdoctor.target.state.variables import attributes_read, cells_of
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.figures import shortened
@@ -166,7 +166,7 @@ class ReachableState:
             if helper not in steps and is_user_file(helper.__code__.co_filename):
                 self._add_floats(helper)
         for step in steps:
-            names, cells = _globals_read(step), _cells(step)
+            names, cells = _globals_read(step), cells_of(step)
             self._add_some("", step.__globals__, names)
             watched = {
                 n: c for n, c in cells.items() if not self._varies(c, n) and _contents({n: c})
@@ -197,7 +197,7 @@ class ReachableState:
         """Watch the variables from outside that have a float, and those that get one."""
         held, names = helper.__globals__, _globals_read(helper)
         names = {name for name in names if not self._varies(held, name)}
-        cells = {n: cell for n, cell in _cells(helper).items() if not self._varies(cell, n)}
+        cells = {n: cell for n, cell in cells_of(helper).items() if not self._varies(cell, n)}
 
         def floats() -> dict[str, object]:
             found = _only(held, names) | _contents(cells)
@@ -291,11 +291,6 @@ def _globals_read(function: FunctionType) -> set[str]:
         if each.opname == "LOAD_GLOBAL"
     }
     return found & function.__globals__.keys()
-
-
-def _cells(function: FunctionType) -> dict[str, CellType]:
-    """The variables of enclosing functions that a function uses."""
-    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
 def _contents(cells: Mapping[str, CellType]) -> dict[str, object]:

@@ -61,6 +61,11 @@ def active(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding.suppressed is None)
 
 
+def suppressed(findings: tuple[Finding, ...]) -> list[Finding]:
+    """The others, worst first."""
+    return [one for one in worst_first(findings) if one.suppressed is not None]
+
+
 def errors_of(report: Report) -> list[Finding]:
     """Its findings that are errors and not suppressed."""
     return [one for one in active(report.findings) if severity_of(one) == "error"]

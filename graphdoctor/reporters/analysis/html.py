@@ -18,7 +18,7 @@ from graphdoctor.reporters.analysis.findings import (
     causes_of,
     context_text,
     entries_of,
-    worst_first,
+    suppressed,
 )
 from graphdoctor.reporters.analysis.gain import (
     basis_text,
@@ -99,7 +99,7 @@ def render(report: Report, look: Look) -> str:
         key_figures=[*_key_figures(report)],
         causes=causes,
         files=files_of(findings, look.base),
-        suppressed=[one for one in worst_first(report.findings) if one.suppressed is not None],
+        suppressed=suppressed(report.findings),
         lanes=lanes,
         modules=modules,
         modules_left_out=left_out,

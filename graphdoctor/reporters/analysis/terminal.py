@@ -8,7 +8,7 @@ from graphdoctor.reporters.analysis.captures import write_capture
 from graphdoctor.reporters.analysis.findings import (
     causes_of,
     entries_of,
-    worst_first,
+    suppressed,
     write_findings,
     write_wrong_replay,
 )
@@ -129,7 +129,7 @@ def basis_rows(report: Report, base: str) -> Iterator[tuple[str, str]]:
 
 def _write_suppressed(page: Page, report: Report) -> None:
     """The section; nothing where there is no suppression."""
-    kept = [one for one in worst_first(report.findings) if one.suppressed is not None]
+    kept = suppressed(report.findings)
     if not kept and not report.idle_comments:
         return
     page.heading("Suppressed", "what is suppressed still counts for the verdict" if kept else "")

@@ -14,6 +14,7 @@ from graphdoctor.rules.causes.align import Pair, align
 from graphdoctor.rules.causes.branch_points import Branch, Side, decision_on
 from graphdoctor.rules.causes.reads import Source, sources_of
 from graphdoctor.rules.rule import once
+from graphdoctor.values.figures import count_text
 from graphdoctor.values.recording import Arg, External, Iteration, Op, Recording, TensorUse
 
 DifferenceKind = Literal["operators", "shapes", "scalars", "rebound", "growing", "data-dependent"]
@@ -40,6 +41,11 @@ class Difference(Struct):
     branch: Branch | None = None
     sure: bool = False  # the branch's body did not run at all in the other iteration
     followers: int = 0
+
+    @property
+    def following(self) -> str:
+        """ " (and 3 operators after it)", "" if it explains no other."""
+        return f" (and {count_text(self.followers, 'operator')} after it)" if self.followers else ""
 
     @property
     def op_or_none(self) -> Op | None:

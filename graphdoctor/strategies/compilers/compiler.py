@@ -13,11 +13,11 @@ import torch
 from graphdoctor.estimate import Regions
 from graphdoctor.graphs.cause import in_words, true_cause
 from graphdoctor.graphs.footprint import Footprint, footprint
+from graphdoctor.record.scopes import outermost_modules
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.strategy import Built, CannotBuild, Captured, Known, Strategy
 from graphdoctor.target import Inputs
 from graphdoctor.target.frames import is_machinery
-from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.figures import count_text
 
 CALLS = 4  # compile, warm a pool of graphs up, record them, replay them
@@ -30,23 +30,12 @@ def _nothing() -> None:
     pass
 
 
-def tops_of(roots: Mapping[str, object]) -> dict[str, torch.nn.Module]:
-    """The modules that no other module contains, by path."""
-    found: dict[str, torch.nn.Module] = {}
-    inside: set[int] = set()
-    for path, value, _ in Walk(roots):
-        if isinstance(value, torch.nn.Module) and id(value) not in inside:
-            found[str(path)] = value
-            inside.update(id(module) for module in value.modules() if module is not value)
-    return {path: module for path, module in found.items() if id(module) not in inside}
-
-
 def models_of(roots: Mapping[str, object]) -> dict[str, torch.nn.Module]:
     """Those of them that a person would compile.
 
     Loss functions beside a model that has parameters are not among them.
     """
-    tops = tops_of(roots)
+    tops = outermost_modules(roots)
     trained = {path: top for path, top in tops.items() if any(True for _ in top.parameters())}
     return trained or tops
 

@@ -10,6 +10,7 @@ from types import CellType, FrameType, FunctionType
 
 from graphdoctor.target.program.names import Names, names_outside
 from graphdoctor.target.program.statements import Span
+from graphdoctor.target.state.variables import cells_of
 
 _MISSING = object()
 
@@ -134,8 +135,7 @@ def rebuild(
     assert isinstance(function, FunctionType)
     name = span.code.co_name if not span.is_whole_file else "step"
     function.__code__ = function.__code__.replace(co_name=name, co_qualname=name)
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    return Rebuilt(function, inputs, cells)
+    return Rebuilt(function, inputs, cells_of(function))
 
 
 def frame_values(frame: FrameType, names: tuple[str, ...]) -> dict[str, object]:

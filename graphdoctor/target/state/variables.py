@@ -8,7 +8,7 @@ from collections.abc import Iterator, Set
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 
 from graphdoctor.target.user_code import is_user_file
 
@@ -24,6 +24,11 @@ _BY_TEXT = frozenset(
 
 _READS_BY_TEXT = frozenset({"getattr", "attrgetter"})
 _READS_ALL = frozenset({"vars", "__dict__", "__getattribute__", "eval", "exec"})
+
+
+def cells_of(function: FunctionType) -> dict[str, CellType]:
+    """The variables of enclosing functions that a function uses."""
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
 def global_names(function: FunctionType) -> Iterator[tuple[Namespace, tuple[str, ...]]]:

@@ -28,7 +28,7 @@ from graphdoctor.target.state.kinds.kind import (
 from graphdoctor.target.state.kinds.objects import Object
 from graphdoctor.target.state.paths import By, StatePath
 from graphdoctor.target.state.saved_tensor import Saving
-from graphdoctor.target.state.variables import class_members, global_names, is_user_class
+from graphdoctor.target.state.variables import cells_of, class_members, global_names, is_user_class
 
 
 class Function(Kind):
@@ -59,7 +59,7 @@ class Function(Kind):
 
 def variables_of(function: FunctionType, walk: Surroundings) -> Iterator[Visit]:
     """What a function uses from outside, by its variables' own names: closure, then globals."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    for name, cell in cells_of(function).items():
         yield Visit(walk.variable(name, cell), cell)
     for namespace, names in global_names(function):
         for name in names:
