@@ -151,13 +151,16 @@ def _overrides_known() -> Iterator[None]:
 
 def _said(error: Exception) -> str:
     """What TorchScript says first, which it follows with pages of code."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(":.") if lines else in_words(error)
+    return _lines(error)[0].rstrip(":.")
 
 
 def _last_line(error: Exception) -> str:
+    return _lines(error)[-1]
+
+
+def _lines(error: Exception) -> list[str]:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else in_words(error)
+    return lines or [in_words(error)]
 
 
 class Script(Strategy):

@@ -61,6 +61,11 @@ class Choice:
     steps: tuple[ProgramStep, ...] = ()
 
     @property
+    def order(self) -> list[int]:
+        """The numbers of the steps, those that train first."""
+        return sorted(range(len(self.steps)), key=lambda n: self.steps[n].mode != "training")
+
+    @property
     def is_empty(self) -> bool:
         return not any(self.proposals)
 
@@ -89,7 +94,7 @@ def with_patch(
     edits = PLAIN_EDITS if is_plain else EDITS
     found = [_proposals(step, allowed, edits) for step in report.steps]
     choice = Choice(tuple(proposals for proposals, _ in found), is_plain, report.steps)
-    made, reasons = _together(choice, report.steps)
+    made, reasons = _together(choice)
     for number, (_, reason) in enumerate(found):
         reasons.setdefault(number, reason)
     report = _written(report, made, reasons, folder, is_plain=is_plain)
@@ -128,13 +133,12 @@ def _proposals(
     return tuple(each for each in kept if each.gain not in slow), reason
 
 
-def _together(choice: Choice, steps: Sequence[ProgramStep]) -> tuple[_Made, dict[int, str]]:
+def _together(choice: Choice) -> tuple[_Made, dict[int, str]]:
     """The preferred proposals that go together, training first, and why others are left out."""
-    order = sorted(range(len(steps)), key=lambda number: steps[number].mode != "training")
     made, reasons = _Made(), dict[int, str]()
-    for number in order:
+    for number in choice.order:
         for proposal in choice.proposals[number]:
-            more, reason = _with(made, number, proposal, steps)
+            more, reason = _with(made, number, proposal, choice.steps)
             if more is not None:
                 made = more
                 reasons.pop(number, None)
@@ -237,12 +241,12 @@ def tried(
         return report
     with reruns(time_limit_s) as run:
         trials = _Trials(task, run, time_limit_s, progress, is_plain=choice.is_plain)
-        made, reasons = _together(choice, report.steps)
+        made, reasons = _together(choice)
         found = trials.of(made)
         if not found.is_same and (
             len(made.proposals) > 1 or any(len(proposals) > 1 for proposals in choice.proposals)
         ):
-            made, found, reasons = _one_by_one(choice, report.steps, trials, found, reasons)
+            made, found, reasons = _one_by_one(choice, trials, found, reasons)
     if found.is_timed:
         sentence = f"{found.sentence}{_where_time_goes(report, made.proposals)}"
         found = dataclasses.replace(found, sentence=sentence)
@@ -281,17 +285,15 @@ def _where_time_goes(report: ProgramReport, numbers: Iterable[int]) -> str:
 
 def _one_by_one(
     choice: Choice,
-    steps: Sequence[ProgramStep],
     trials: _Trials,
     together: Likeness,
     reasons: dict[int, str],
 ) -> tuple[_Made, Likeness, dict[int, str]]:
     """What holds of the proposals for each step by themselves, as far as it holds together."""
     kept, found = _Made(), together
-    order = sorted(range(len(steps)), key=lambda number: steps[number].mode != "training")
-    for number in order:
+    for number in choice.order:
         for proposal in choice.proposals[number]:
-            more, reason = _with(kept, number, proposal, steps)
+            more, reason = _with(kept, number, proposal, choice.steps)
             if more is None:
                 reasons.setdefault(number, reason)
                 continue

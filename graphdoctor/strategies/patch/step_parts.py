@@ -60,6 +60,9 @@ class Group:
     def names(self) -> Names:
         return Names(self.statements)
 
+    def with_code(self, code: str) -> Group:
+        return replace(self, statements=tuple(ast.parse(code).body), code=code)
+
     @property
     def name(self) -> str:
         for node in (n for s in self.statements for n in ast.walk(s)):
@@ -453,7 +456,7 @@ def draws_tensor(value: ast.expr) -> bool:
 def replaced(group: Group, places: Iterable[Place]) -> Group:
     """The group with names in place of parts of lines."""
     code = with_places(group.code, places)
-    return replace(group, statements=tuple(ast.parse(code).body), code=code)
+    return group.with_code(code)
 
 
 def _is_value(part: ast.Attribute, parents: dict[ast.AST, ast.AST], held: Container[str]) -> bool:

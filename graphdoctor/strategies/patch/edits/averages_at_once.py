@@ -12,7 +12,6 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 
 from graphdoctor.source.trees import calls_in, last_name
 from graphdoctor.strategies.patch.source import At, Change, Instead
@@ -30,8 +29,7 @@ def with_averages_at_once(group: Group, text: str, varying: AbstractSet[str], wi
             margin = lines[loop.lineno - 1][: loop.col_offset]
             made = textwrap.indent(call, margin).splitlines()
             lines[loop.lineno - 1 : loop.end_lineno] = made
-    code = "\n".join(lines)
-    return replace(group, statements=tuple(ast.parse(code).body), code=code)
+    return group.with_code("\n".join(lines))
 
 
 def averages_in_place(
