@@ -7,10 +7,12 @@ import copy
 import textwrap
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from graphdoctor.source.trees import MAKES_TENSOR, calls_in, is_scope, last_name, walk_until
+from graphdoctor.strategies.patch.batch_copies import copies_in, of_one_size, only_copies
 from graphdoctor.strategies.patch.drawn_batches import drawn_first, source_segment
 from graphdoctor.strategies.patch.edits.edit import NoProposal
 from graphdoctor.strategies.patch.read_values import READS, computes_figures, with_values_apart
@@ -80,7 +82,8 @@ class Parts:
     """The parts of a step in their order, each with its source: `before` and `after` stay in the program.
 
     `drawing` makes the list `drawn` of the batches of all passes, and binds `bound` to those of the next step;
-    all are empty where no loop draws them.
+    all are empty where no loop draws them. `copied` are what the step's copies of the batch to the GPU are bound to;
+    those that are `sized` the program has on the CPU, in the same sizes.
     """
 
     groups: tuple[Group, ...]
@@ -91,16 +94,27 @@ class Parts:
     drawing: str = ""
     drawn: str = ""
     bound: frozenset[str] = frozenset()
+    copied: frozenset[str] = frozenset()
+    sized: frozenset[str] = frozenset()
 
 
-def parts_of(statements: Sequence[ast.stmt], text: str, reads: set[int]) -> Parts:
+def parts_of(
+    statements: Sequence[ast.stmt],
+    text: str,
+    reads: set[int],
+    batch: AbstractSet[str] = frozenset(),
+) -> Parts:
     """Move what only prepares or only shows out of the step, where the others do not depend on it.
 
-    `reads` are lines on which the host was seen to read the device. Raises NoProposal.
+    `reads` are lines on which the host was seen to read the device. Copies of `batch` to the GPU are part of the
+    step. Raises NoProposal.
     """
     source = _Source(text)
     rest, shown, showing = _without_shown(statements, reads, source)
-    rest, prepared = _without_prepared(rest)
+    rest, prepared = _without_prepared(rest, batch)
+    rest, prepared = _with_items_first(rest, prepared, batch, source)
+    copied = {name for each in rest for name, _ in copies_in(each, batch)}
+    sized = {name for each in rest for name in of_one_size(each, batch)}
     if not any("backward" in called(each) for each in rest):
         raise NoProposal("its statements call no backward()")
     if leaves(rest):
@@ -123,6 +137,8 @@ def parts_of(statements: Sequence[ast.stmt], text: str, reads: set[int]) -> Part
         drawing=drawing,
         drawn=drawn,
         bound=bound,
+        copied=frozenset(copied),
+        sized=frozenset(sized),
     )
 
 
@@ -267,7 +283,13 @@ def _is_free_of(statement: ast.stmt, later: Names) -> bool:
     return not names.stored & later.loaded and not names.loaded & later.stored
 
 
-def _without_prepared(statements: Sequence[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
+def _without_prepared(
+    statements: Sequence[ast.stmt], batch: AbstractSet[str]
+) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """The statements without those that only bring values to the GPU, and these.
+
+    Copies of `batch` stay, where nothing of these depends on them: a captured step makes them without waiting.
+    """
     rest: list[ast.stmt] = []
     prepared: list[ast.stmt] = []
     for statement in statements:
@@ -279,7 +301,43 @@ def _without_prepared(statements: Sequence[ast.stmt]) -> tuple[list[ast.stmt], l
         calls = called(statement)
         prepares = is_assigned and bool(calls & _BRINGS) and calls <= _PREPARES
         (prepared if is_free and prepares else rest).append(statement)
-    return rest, prepared
+    later: list[ast.stmt] = []
+    for statement in reversed(prepared):
+        if not only_copies(statement, batch) or not _is_free_of(statement, Names(later)):
+            later.insert(0, statement)
+    prepared = later
+    return [each for each in statements if each not in prepared], prepared
+
+
+def _with_items_first(
+    statements: Sequence[ast.stmt],
+    prepared: Sequence[ast.stmt],
+    batch: AbstractSet[str],
+    source: _Source,
+) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """With `x = batch["x"]` prepared and `x = x.to(device)` left of `x = batch["x"].to(device)`.
+
+    The step would take the whole batch else, which may hold other things that vary, such as the names of files.
+    """
+    rest, first = list[ast.stmt](), [*prepared]
+    for statement in statements:
+        code = source.of([statement]) if only_copies(statement, batch) else ""
+        found = [each for own in ast.parse(code).body for each in copies_in(own, batch)]
+        items = [(name, item) for name, item in found if isinstance(item, ast.Subscript)]
+        earlier, read = Names(rest), Names(ast.Expr(item) for _, item in items).loaded
+        is_free = {name for name, _ in items}.isdisjoint(earlier.loaded | earlier.stored)
+        is_free = is_free and read <= batch - earlier.stored
+        if not items or not is_free or any(n.lineno != n.end_lineno for _, n in items):
+            rest.append(statement)
+            continue
+        places = [(n.lineno, n.col_offset, n.end_col_offset or 0, name) for name, n in items]
+        texts = [f"{name} = {source_segment(code, item)}\n" for name, item in items]
+        for into, text in (*((first, each) for each in texts), (rest, with_places(code, places))):
+            (made,) = ast.parse(text).body
+            ast.increment_lineno(made, statement.lineno - made.lineno)
+            source.codes[made], source.origins[made] = text, statement
+            into.append(made)
+    return rest, first
 
 
 def _groups(statements: Sequence[ast.stmt], reads: set[int], source: _Source) -> Iterable[Group]:
@@ -506,15 +564,27 @@ def _counts(statement: ast.stmt, all_statements: Sequence[ast.stmt]) -> bool:
     return not called(counted) and not Names([counted]).loaded & made
 
 
+def without_sizes(statements: Iterable[ast.stmt], tensors: AbstractSet[str]) -> list[ast.stmt]:
+    """The statements with a number instead of each size of these variables."""
+    return [_WithoutShapes(tensors).visit(copy.deepcopy(each)) for each in statements]
+
+
 class _WithoutShapes(ast.NodeTransformer):
-    """An expression with a number instead of each size of a tensor."""
+    """An expression with a number instead of each size of a tensor, or of those in some variables."""
+
+    def __init__(self, tensors: AbstractSet[str] | None = None) -> None:
+        self._tensors = tensors
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         is_size = last_name(node.func) in ("size", "len", "numel") and len([*calls_in(node)]) == 1
-        return ast.Constant(1) if is_size else self.generic_visit(node)
+        return ast.Constant(1) if is_size and self._is_meant(node) else self.generic_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        return ast.Constant(1) if node.attr == "shape" else self.generic_visit(node)
+        is_size = node.attr == "shape" and self._is_meant(node.value)
+        return ast.Constant(1) if is_size else self.generic_visit(node)
+
+    def _is_meant(self, node: ast.expr) -> bool:
+        return self._tensors is None or Names([ast.Expr(node)]).loaded <= {*self._tensors, "len"}
 
 
 def _is_of_numpy(statement: ast.stmt) -> bool:

@@ -31,7 +31,7 @@ CHANGES = {
         "its 17 weight tensors after 13 steps are bitwise equal",
     ),
     "image_training.py": (
-        "        loss = train_step(scaler, model, image, criterion, target, optimizer)",
+        "        loss = train_step(image, target, device, scaler, model, criterion, optimizer)",
         "with capturable optimizers in both, printed output is identical",
     ),
     "serving.py": ('model = graphdoctor.capture(model, mode="inference")', ""),

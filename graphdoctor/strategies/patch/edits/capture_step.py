@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import CodeType
 
 from graphdoctor.source.trees import always_run
-from graphdoctor.strategies.patch.batch_copies import is_copy, only_copies
+from graphdoctor.strategies.patch.batch_copies import is_copy, only_copies, only_unpacks
 from graphdoctor.strategies.patch.edits.averages_at_once import (
     averages_in_functions,
     averages_in_place,
@@ -50,6 +50,7 @@ from graphdoctor.strategies.patch.step_parts import (
     updates,
     with_attributes_apart,
     with_inputs_apart,
+    without_sizes,
 )
 from graphdoctor.target.program.names import Names, names_in_file, names_outside
 from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
@@ -104,13 +105,17 @@ class CaptureStep:
         text = source_of(file)
         span = span_of_step(text, step)
         updated = _with_updates(span, text)
-        wider = (_with_figures(updated, text), updated)
-        for each in (each for each in wider if each is not span):
+        spans = dict.fromkeys((_with_figures(updated, text), updated, span))
+        wider = [made for each in spans for made in (_with_copies(each), (each, frozenset[str]()))]
+        for each, batch in wider[:-1]:
             with suppress(NoProposal):
-                return self._proposal(step, text, each)
-        return self._proposal(step, text, span)
+                return self._proposal(step, text, each, batch)
+        return self._proposal(step, text, span, frozenset())
 
-    def _proposal(self, step: ProgramStep, text: str, span: Span) -> Proposal:
+    def _proposal(
+        self, step: ProgramStep, text: str, span: Span, copied: frozenset[str]
+    ) -> Proposal:
+        """Where the captured function copies the batch, whose variables are `copied`, to the GPU; or the loop does."""
         assert step.report is not None
         file = step.location.file
         outside: tuple[ast.stmt | ast.expr, ...] = ()
@@ -129,7 +134,7 @@ class CaptureStep:
         else:
             found = (f.location for f in step.report.findings if f.rule in _READS)
             reads = {each.line for each in found if each is not None and each.file == file}
-            parts = parts_of(_statements(span), text, reads)
+            parts = parts_of(_statements(span), text, reads, copied)
             modules = frozenset(m.expression for m in step.modules)
             values = frozenset(step.host_values)
             extraction = Extraction(file, text, span, parts, values, modules, self._wrapper)
@@ -219,6 +224,21 @@ def _with_targets(span: Span) -> Span:
     return span
 
 
+def _with_copies(span: Span) -> tuple[Span, frozenset[str]]:
+    """With the statements just above it that copy its batch to the GPU, and the variables that may be of the batch."""
+    batch = names_outside(span.loop or span.owner, _statements(span), ast.Store)
+    if isinstance(span.owner, ast.FunctionDef):
+        batch |= {each.arg for each in span.owner.args.args}
+    first = span.first
+    for index in range(span.first - 1, -1, -1):
+        above = span.block[index]
+        if only_copies(above, batch):
+            first = index
+        elif not only_unpacks(above):
+            break
+    return replace(span, first=first), frozenset(batch)
+
+
 def _with_updates(span: Span, text: str) -> Span:
     """With the statements just below that update parameters, such as a target network's or an average's.
 
@@ -290,6 +310,9 @@ class Extraction:
     wrapper: Wrapper
     stems: tuple[str, ...] = _NAMES  # of which the first that is free names a function
     row: str = ""  # a counter that the statements take as an index of one element
+    copied: frozenset[str] = (
+        frozenset()
+    )  # variables of the batch, which the statements copy to the GPU
 
     def changes(self) -> tuple[Change, ...]:
         try:
@@ -316,6 +339,10 @@ class Extraction:
             arguments = _in_order(group, (read | {*stands_for}) & group.names.early)
             live = self._live(number) - self.parts.bound - own
             returned = _in_order(group, group.names.stored & (live | own))
+            if self.parts.copied & {*returned}:
+                raise NoProposal(
+                    f"the program reads `{min(self.parts.copied & {*returned})}` after it, too"
+                )
             unsure = _in_order(group, {*returned} - group.names.sure - {*arguments})
             elsewhere = names_outside(self.span.owner, group.origin, ast.Store)
             arguments = _in_order(group, {*arguments, *((elsewhere | own) & {*unsure})})
@@ -533,16 +560,19 @@ class Extraction:
         later = [s for g in parts.groups[number + 1 :] for s in (*g.statements, *g.shown)]
         tests = [ast.parse(g.test).body[0] for g in parts.groups[number + 1 :] if g.test]
         rest: list[ast.stmt] = [*own, *tests, *later, *parts.shown, *span.block[span.last + 1 :]]
+        rest = without_sizes(rest, parts.sized)
         live = set[str]()
         step = [s for group in parts.groups for s in (*group.statements, *group.shown)]
         start = [*span.block[: span.first], *parts.prepared, *step]
         for holder in reversed(span.around):
-            if isinstance(holder, (ast.For, ast.While)):
-                head = [ast.Expr(holder.test)] if isinstance(holder, ast.While) else []
-                live |= Names([*rest, *head, *start]).early
+            if isinstance(holder, ast.While):
+                live |= Names([*rest, ast.Expr(holder.test), *start]).early
+            if isinstance(holder, ast.For):
+                start = [ast.Assign([holder.target], holder.iter), *start]
+                live |= Names([*rest, *start]).early
             block = span.block_with(holder)
             index = block.index(holder)
-            rest += block[index + 1 :]
+            rest += without_sizes(block[index + 1 :], parts.sized)
             start = [*block[:index], *start]
         live |= Names(rest).early
         if span.is_whole_file:  # functions read what the file's statements bind
