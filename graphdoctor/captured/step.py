@@ -29,6 +29,7 @@ from graphdoctor.captured.step_graph import (
     RESULTS,
     StepGraph,
     form_of_call,
+    is_state,
     signature_of_call,
 )
 from graphdoctor.captured.step_optimizers import (
@@ -121,15 +122,21 @@ class CapturedStep:
     replays. A call of another signature (shapes, Python numbers, training flags) gets a graph of its own,
     up to `max_graphs`. Whatever does not fit runs eagerly and is counted by its reason.
 
-    As a decorator of a method it captures the method of each object for itself. A copy of an object, also one
-    that was pickled, studies its own calls.
+    As a decorator of a method it captures the method of each object for itself, and so it does with a function whose
+    arguments are a model or an object that holds one. A copy of an object, also one that was pickled, studies its own
+    calls.
 
     Results are detached copies. `plan`, `coverage`, `fallbacks`, `explain()` and `release()` are as for a
     captured module.
     """
 
     def __init__(
-        self, step: Callable[..., object], state: object = None, *, max_graphs: int = MOST_GRAPHS
+        self,
+        step: Callable[..., object],
+        state: object = None,
+        *,
+        max_graphs: int = MOST_GRAPHS,
+        is_counted: bool = True,
     ) -> None:
         functools.update_wrapper(self, step)
         self.name: str = getattr(step, "__name__", type(step).__name__)
@@ -161,7 +168,10 @@ class CapturedStep:
         self._last_calls = CallsOfKinds()
         self._written = WrittenArguments()
         self._changing = ChangingArguments()
-        register(self)
+        # By the ids of the models and other objects among the arguments: itself for those of the first call.
+        self._by_objects: dict[tuple[int, ...], CapturedStep] = {}
+        if is_counted:
+            register(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
         if self._off:
@@ -216,7 +226,8 @@ class CapturedStep:
     @property
     def replayed(self) -> int:
         """How many calls were replays."""
-        return self._served_before + sum(graph.served for graph in self._graphs.values())
+        here = self._served_before + sum(graph.served for graph in self._graphs.values())
+        return here + sum(other.replayed for other in self._others)
 
     @property
     def coverage(self) -> float:
@@ -225,12 +236,16 @@ class CapturedStep:
 
     def fallbacks(self) -> Counter[str]:
         """Calls that ran eagerly, by their reason; the calls before the study are no fallbacks."""
-        return Counter(self._counted)
+        return sum((other.fallbacks() for other in self._others), Counter(self._counted))
 
     def explain(self) -> str:
         """What is replayed, what is not and why, in sentences."""
         return explain(
-            self.name, self.plan, replayed=self.replayed, part_replays=0, fallbacks=self._counted
+            self.name,
+            self.plan,
+            replayed=self.replayed,
+            part_replays=0,
+            fallbacks=self.fallbacks(),
         )
 
     def release(self) -> None:
@@ -239,6 +254,8 @@ class CapturedStep:
             self._forget()
             self._last_calls.forget()
             self._off = RELEASED
+            for other in self._others:
+                other.release()
 
     def _call(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, tried: KnownStep = unknown
@@ -255,6 +272,11 @@ class CapturedStep:
             if (result := known(self, args, kwargs)) is not NOT_KNOWN:
                 self._last = known
                 return result
+        other = self._for_objects(args, kwargs)
+        if other is not self:
+            return (
+                other._eager(other._off, args, kwargs) if other._off else other._call(args, kwargs)
+            )
         args, kwargs = self._changing.with_tensors(args, kwargs)
         try:
             key, tensors, seen = self._key(args, kwargs)
@@ -277,6 +299,29 @@ class CapturedStep:
             self._remember(key, graph, args, kwargs)
             return result
         return self._without_graph(key, args, kwargs)
+
+    @property
+    def _others(self) -> list[CapturedStep]:
+        return [each for each in self._by_objects.values() if each is not self]
+
+    def _for_objects(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CapturedStep:
+        """The step that serves calls with these objects: one of their own, where weights are trained that the first
+        call's objects do not have, since gradients, optimizers and numbers are those of a model.
+        """
+        objects = [each for each in (*args, *kwargs.values()) if is_state(each)]
+        ids = tuple(map(id, objects))
+        found = self._by_objects.get(ids)
+        if found is not None or len(self._by_objects) == _MOST_SIGNATURES:
+            return found or self
+        held = named_tensors({str(at): each for at, each in enumerate(objects)})
+        has_room = len(self._others) < self._max_graphs
+        found = self
+        if has_room and not self._gradients.cover(held.values()):
+            found = CapturedStep(
+                self._step, self._state or None, max_graphs=self._max_graphs, is_counted=False
+            )
+        self._by_objects[ids] = found
+        return found
 
     def _remember(
         self, key: Key, graph: StepGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -42,6 +42,11 @@ class StartingGradients:
         self._dropped_by: set[Hashable] = set()
         self._left_alone_by: set[Hashable] = set()
 
+    def cover(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """Whether all tensors of these that are trained are among its own."""
+        known = set(map(id, self._trained))
+        return all(id(t) in known for t in tensors if t.is_leaf and t.requires_grad)
+
     def key_of(self, call: Hashable) -> tuple[bool, ...]:
         """What calls of this kind have in common if one graph serves them."""
         is_one = call in self._dropped_by or call in self._left_alone_by

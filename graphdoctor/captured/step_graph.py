@@ -66,7 +66,7 @@ def signature_of_call(
             tensors: list[torch.Tensor] = []
             structure = repr(structure_of(argument, tensors, parts_of_argument))
             return (structure, *map(id, tensors))
-        return (type(argument).__name__, id(argument)) if _is_state(argument) else argument
+        return (type(argument).__name__, id(argument)) if is_state(argument) else argument
 
     return signature(
         tuple([identity(place, each) for place, each in enumerate(args)]),
@@ -82,7 +82,7 @@ def form_of_call(
     def reads(place: int | str, argument: object) -> Reads:
         if place in written:
             return _reads_these(argument)
-        return is_the_very(argument) if _is_state(argument) else reads_of(argument)
+        return is_the_very(argument) if is_state(argument) else reads_of(argument)
 
     try:
         readers = [reads(place, each) for place, each in enumerate(args)]
@@ -108,7 +108,7 @@ def _reads_these(argument: object) -> Reads:
     return are_these
 
 
-def _is_state(argument: object) -> bool:
+def is_state(argument: object) -> bool:
     """Whether a guard can watch what an argument holds, while no copy of it can hold other tensors."""
     if type(argument) in TENSORS or is_constant(argument):
         return False
@@ -176,7 +176,7 @@ class StepGraph:
         if memory_of(given) & memory_of(state.values()):
             raise Unwatchable("an argument of the step is a tensor of its state")
         inputs = made.static_inputs
-        objects = [each for each in (*inputs.args, *inputs.kwargs.values()) if _is_state(each)]
+        objects = [each for each in (*inputs.args, *inputs.kwargs.values()) if is_state(each)]
         outputs = Outputs(
             Nesting(made.outputs, objects),
             tensors_in(made.outputs, objects),

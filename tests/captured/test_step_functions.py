@@ -315,7 +315,7 @@ def its_network_evaluates(wrap: Wrap) -> Found:
         (the_step_is_a_partial, 4),
         (it_keeps_an_average, 7),
         (it_counts_its_calls, 0),
-        (gradients_of_a_second_network_add_up, 9),
+        (gradients_of_a_second_network_add_up, 8),
         (its_network_evaluates, 4),
     ],
 )
