@@ -426,6 +426,8 @@ class CapturedStep:
             return self._warm_up(key, args, kwargs)
         if not has_room:
             return self._eager(f"there are {self._max_graphs} graphs already", args, kwargs)
+        if not self._graphs and self._results.refits():
+            return self._warm_up(key, args, kwargs)
         made = self._studied(key, args, kwargs)
         if isinstance(made, str):
             if self._takes_numbers(args, kwargs):

@@ -17,6 +17,7 @@ from graphdoctor.target.state.attributes import attributes, is_stateful
 from graphdoctor.target.state.variables import cells_of, global_names, is_user_class
 from graphdoctor.target.state.walk import Walk
 
+_MOST_REFITS = 3
 _Key = tuple[int, str]  # which holder it is, and the name in it
 
 
@@ -52,17 +53,16 @@ class Place:
     name: str
     standing: torch.Tensor
 
+    def is_like(self, other: torch.Tensor) -> bool:
+        one = self.standing
+        return (other.shape, other.dtype, other.device) == (one.shape, one.dtype, one.device)
+
     def load(self) -> str:
         """Copy the attribute's tensor into the standing one; returns why it does not fit, or ""."""
         now, standing = self.holder.get(self.name), self.standing
         if now is standing:
             return ""
-        if (
-            not isinstance(now, torch.Tensor)
-            or (now.shape, now.dtype, now.device)
-            != (standing.shape, standing.dtype, standing.device)
-            or now.requires_grad
-        ):
+        if not isinstance(now, torch.Tensor) or not self.is_like(now) or now.requires_grad:
             return f"the tensor in the attribute {self.name} is not like the captured one"
         standing.copy_(now)
         return ""
@@ -111,6 +111,7 @@ class KeptResults:
         self._fixed: set[_Key] = set()  # numbers that are guarded as they are
         self._standing: list[object] = []
         self._gives_floats = False
+        self._refits = 0
 
     def __len__(self) -> int:
         return len(self._places) + len(self._counts)
@@ -143,6 +144,24 @@ class KeptResults:
         known = len(self)
         self._look()
         return len(self) > known
+
+    def refits(self) -> bool:
+        """Let tensors of the sizes that attributes have now be the standing ones; returns whether there were others.
+
+        Validation and a shorter last batch leave a mask of their length, which the next step replaces: it is studied
+        with the mask that it finds and reads. A size that is another one in each call is left as it is.
+        """
+        changed = dict[_Key, Place]()
+        for key, place in self._places.items():
+            now = place.holder.get(place.name)
+            if isinstance(now, torch.Tensor) and not place.is_like(now):
+                with torch.inference_mode(False):
+                    changed[key] = Place(place.holder, place.name, now.detach().clone())
+        if not changed or self._refits == _MOST_REFITS:
+            return False
+        self._refits += 1
+        self._places |= changed
+        return True
 
     @property
     def has_numbers(self) -> bool:

@@ -364,9 +364,51 @@ def a_float_is_no_tensor(wrap: Wrap) -> Found:
     return found, model
 
 
+class Masked(nn.Module):
+    """Makes its mask where the batch has another length than the one before, as word_language_model does."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.inner, self.device, self.mask = nn.Linear(6, 1), device, torch.Tensor()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.mask.size(0) != len(x):
+            self.mask = torch.ones(len(x), len(x), device=self.device).tril().to(x.device)
+        return self.mask @ self.inner(x)
+
+
+def _of_lengths(wrap: Wrap, device: str, *lengths: int) -> Found:
+    """Three epochs; after each, a validation of another length; before the last, another mask of equal size."""
+    model = Masked(device).cuda()
+    step = wrap(_step(model, torch.optim.SGD(model.parameters(), lr=1e-2)))
+    found = []
+    for epoch in range(3):
+        found += [step(_x(number, length, 6)) for number, length in enumerate(lengths)]
+        with torch.no_grad():
+            found.append(model(_x(epoch, 2, 6)))
+        if epoch == 1:
+            model.mask = torch.full((4, 4), 0.5, device="cuda")
+    return found, model
+
+
+def the_last_batch_is_shorter(wrap: Wrap) -> Found:
+    return _of_lengths(wrap, "cpu", 4, 4, 4, 4, 4, 4, 4, 3)
+
+
+def the_last_batch_is_shorter_for_a_mask_of_the_gpu(wrap: Wrap) -> Found:
+    return _of_lengths(wrap, "cuda", 4, 4, 4, 4, 4, 4, 4, 3)
+
+
+def each_batch_has_another_length(wrap: Wrap) -> Found:
+    return _of_lengths(wrap, "cuda", 4, 3, 4, 3, 4, 3, 4, 3)
+
+
 @pytest.mark.parametrize(
     ("loop", "replays"),
     [
+        (the_last_batch_is_shorter, 16),
+        (the_last_batch_is_shorter_for_a_mask_of_the_gpu, 17),
+        (each_batch_has_another_length, 9),
         (float_arguments_change, 9),
         (a_float_is_no_tensor, 6),
         (float_attributes_change, 11),
