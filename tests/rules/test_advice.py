@@ -745,7 +745,7 @@ def test_a_draw_that_moves_to_the_gpu_is_said_to_give_other_numbers(*, is_drawn:
     assert (" the same seed draws other numbers." in found.message) == is_drawn
 
 
-def test_a_tensor_that_another_one_moves_has_no_device_to_be_made_on() -> None:
+def test_a_tensor_that_another_one_moves_is_made_like_that_if_it_is_known_for_a_tensor() -> None:
     """krrish94/nerf-pytorch: `torch.linspace(near, far, n).to(ray_origins)`."""
 
     def moved() -> object:
@@ -754,8 +754,18 @@ def test_a_tensor_that_another_one_moves_has_no_device_to_be_made_on() -> None:
 
         return step, (cuda(8, 4),)
 
+    def shaped() -> object:
+        def step(x):
+            return x + torch.ones(x.shape[1]).to(x)
+
+        return step, (cuda(8, 4),)
+
     (found,) = [one for one in diagnosed(moved).findings if one.rule == "GD104"]
     assert not found.edits
+    (found,) = [one for one in diagnosed(shaped).findings if one.rule == "GD104"]
+    assert [edit.new_text for edit in found.edits] == [
+        "torch.ones(x.shape[1], dtype=x.dtype, device=x.device)"
+    ]
 
 
 def test_a_covariance_is_factored_without_a_check() -> None:

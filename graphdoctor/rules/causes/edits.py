@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Concatenate, NamedTuple, ParamSpec
 
 from graphdoctor.rules.causes.source import reads, statement_at
-from graphdoctor.source.trees import holds, last_name
+from graphdoctor.source.trees import holds, last_name, scope_at
 from graphdoctor.values.finding import Edit
 from graphdoctor.values.locations import Location, is_library
 
@@ -106,7 +106,7 @@ def as_slice(line: _Line) -> _Edits:
     return ()
 
 
-# Another name may be a tensor's, `torch.zeros(n).to(x)`, or a type's.
+# Another name may be a type's, or a tensor's: `torch.zeros(n).to(x)`.
 _NAMES_DEVICE = re.compile(r"dev|gpu|cuda|rank|accel|^\d+$", re.IGNORECASE)
 
 
@@ -123,10 +123,25 @@ def made_on_gpu(line: _Line) -> _Edits:
         if not isinstance(made, ast.Call) or not _makes(made):
             continue
         device = line.source(node.args[0]) if node.args else '"cuda"'
+        views = line.source(moved)[len(line.source(made)) :]
         if "dtype" not in device and _NAMES_DEVICE.search(device):
-            views = line.source(moved)[len(line.source(made)) :]
             return line.replaced(node, line.with_argument(made, f"device={device}") + views)
+        has_type = any(keyword.arg in ("dtype", "device") for keyword in made.keywords)
+        if not has_type and _is_tensor(line, device):
+            like = f"dtype={device}.dtype, device={device}.device"
+            return line.replaced(node, line.with_argument(made, like) + views)
     return ()
+
+
+def _is_tensor(line: _Line, name: str) -> bool:
+    """Whether the function around a line reads the shape, device or type of a variable."""
+    scope = scope_at(line.file, line.line)
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr in ("shape", "device", "dtype")
+        and ast.unparse(node.value) == name
+        for node in (ast.walk(scope) if scope is not None else ())
+    )
 
 
 def _before_views(node: ast.expr) -> ast.expr:
