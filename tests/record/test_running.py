@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import itertools
 import queue
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -66,6 +67,17 @@ def test_next_takes_from_those_of_which_nobody_knows_where_they_stand() -> None:
     assert Running({"a": iter([1]), "b": round_and_round}).taken_by_built_in(next) == "b"
     assert Running({"a": iter([1]), "b": numbers()}).taken_by_built_in(next) is None
     assert Running({"b": round_and_round}).taken_by_built_in(len) is None
+
+
+def test_a_weak_reference_that_stands_for_an_object_is_no_iterator() -> None:
+    """Its class has each method, `__next__` too. A bar of tqdm's holds one of itself."""
+
+    class Bar:
+        pass
+
+    bar = Bar()
+    running = Running({"bar": weakref.proxy(bar)})
+    assert running.taken_by_built_in(next) is None and not list(running.moved())
 
 
 def test_queues_are_taken_from_by_their_methods() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import FrameType, GeneratorType
 from typing import Any
+from weakref import ProxyTypes
 
 from graphdoctor.target.program.saved_steps import GivenAgain
 from graphdoctor.target.state.attributes import STREAMS, has_walkable_state
@@ -76,6 +77,8 @@ def _is_running(value: object) -> bool:
     """Not an object of the user's, whose attributes are state like any other, and no file that is written to."""
     if isinstance(value, (GeneratorType, GivenAgain)):
         return True
+    if type(value) in ProxyTypes:  # has each method, as tqdm's of its bar
+        return False
     if not isinstance(value, Iterator) or isinstance(value, STREAMS):
         return False
     if isinstance(value, io.IOBase):

@@ -20,7 +20,8 @@ from graphdoctor.strategies.patch.source import Place, with_places
 from graphdoctor.target.program.names import Names, names_in_file
 
 _SHOWS = frozenset(
-    {"print", "info", "debug", "warning", "log", "add_scalar", "set_postfix"}
+    {"print", "info", "debug", "warning", "log", "add_scalar"}
+    | {"set_description", "set_postfix", "set_postfix_str"}
     | {"save", "save_image", "savefig"}
 )
 _TRAINS = frozenset({"backward", "step", "zero_grad", "clip_grad_norm_", "clip_grad_value_"})

@@ -325,6 +325,25 @@ def train(y_weight):
 kind = "sum"
 train(1.0)
 """,
+    "a running mean of the loss, shown before the optimizer steps": HEAD
+    + """\
+class Bar:
+    def set_description(self, text):
+        print(text)
+
+
+mean, bar = None, Bar()
+for x, y in data:
+    optimizer.zero_grad()  # first
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    if mean is None:
+        mean = loss.item()
+    else:
+        mean = 0.9 * mean + 0.1 * loss.item()
+    bar.set_description(f"loss {mean:.3f}")
+    optimizer.step()  # last
+""",
     "a name that only some steps bind": HEAD
     + """\
 best = None
@@ -559,6 +578,13 @@ def test_the_program_computes_the_same_through_the_function(source: str, tmp_pat
     assert printed(eager) == printed(source) != ""
     added = [line for line in unified(made, str(tmp_path)).split("\n") if line.startswith("+")]
     assert len(added) <= 40
+
+
+def test_a_running_mean_is_computed_below_the_call(tmp_path: Path) -> None:
+    source = PROGRAMS["a running mean of the loss, shown before the optimizer steps"]
+    text = changed_sources(proposal(tmp_path / "program.py", source).changes)
+    (_, after), *_ = text.values()
+    assert after.index("loss = train_step(x, y)") < after.index("    if mean is None:")
 
 
 def test_what_each_way_binds_is_not_bound_to_none_first(tmp_path: Path) -> None:
