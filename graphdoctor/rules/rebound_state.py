@@ -143,7 +143,7 @@ def _fix_of_data(place: Location) -> str:
         return ""
     target, value = (ast.unparse(part) for part in (assigned.targets[0], assigned.value))
     return (
-        f"Copy instead of assigning: `{shortened(f'{target}.copy_({value})')}` on line {assigned.lineno}: an "
+        f"Copy instead of assigning: `{target}.copy_({value})` on line {assigned.lineno}: an "
         "assignment to .data rebinds the parameter to the memory of the new tensor."
     )
 

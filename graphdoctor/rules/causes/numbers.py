@@ -313,7 +313,7 @@ def stored_rate_advice(frames: Iterable[Location | None]) -> str:
         if isinstance(statement, ast.AugAssign):
             code = shortened(ast.unparse(statement))
             return f"Then `{code}` on {line} updates that tensor in place."
-        code = shortened(f"{ast.unparse(target)}.fill_({ast.unparse(statement.value)})")
+        code = f"{ast.unparse(target)}.fill_({ast.unparse(statement.value)})"
         return (
             f"Replace {line} with `{code}`, since an assignment puts a Python number in the tensor's place. Run it"
             " before each replay, outside the captured step."
