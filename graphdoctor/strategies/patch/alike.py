@@ -45,6 +45,9 @@ class Likeness:
     is_loose: bool = False
 
 
+PrintedNumber = tuple[int, str]  # which of its line, and the text just before it
+
+
 @dataclass(frozen=True, slots=True)
 class _Difference:
     """A number, or all other text of a line, that is not the same in two runs."""
@@ -75,13 +78,15 @@ def likeness(
     *,
     captures: bool = True,
     rounds: bool = False,
+    varying: frozenset[PrintedNumber] = frozenset(),
 ) -> Likeness:
     """Compare what two runs print and the weights that they leave.
 
     `again` is one more run of the program as it is, for what it differs by from itself. `captures`: the change
     captures graphs, so that calls have to have been replayed. `rounds`: the change may round otherwise; the
     weights of `again` were then moved by one unit in the last place after each step, and no number
-    may be further off than ten times what that makes of any, or than ten units in the last place.
+    may be further off than ten times what that makes of any, or than ten units in the last place. Numbers that are
+    `varying` may differ by any amount.
     """
     if reason := _broken(plain, changed):
         return Likeness(False, reason)
@@ -94,7 +99,8 @@ def likeness(
         return Likeness(False, _stays_eager(name, calls))
     if captures and not changed.replays:
         return Likeness(False, _no_replay(changed))
-    different = _differences(plain, changed)
+    found = _differences(plain, changed)
+    different = [each for each in found if (each.part, each.label) not in varying]
     own = _differences(plain, again) if again is not None else []
     least = _last_place(plain) if rounds else 0.0
     beyond = [d for d in different if not _is_like_own(d, own, least, rounds=rounds)]
@@ -173,6 +179,22 @@ def needs_another(plain: Run, changed: Run) -> bool:
     if _broken(plain, changed):
         return False
     return bool(_differences(plain, changed)) or _deviation(plain, changed) != 0.0
+
+
+def leave_equal_weights(plain: Run, other: Run) -> bool:
+    """Whether two runs took as many steps, and left the same weights bit for bit."""
+    has_weights = bool(plain.weights and other.weights) and plain.steps == other.steps
+    return has_weights and _deviation(plain, other) == 0.0
+
+
+def numbers_that_vary(plain: Run, again: Run) -> frozenset[PrintedNumber]:
+    """The numbers that differ in two runs of a program with equal weights: nothing that it trains makes them.
+
+    Such as the time of a batch in `BT 0.104`, whose label does not say what it is.
+    """
+    if not leave_equal_weights(plain, again):
+        return frozenset()
+    return frozenset((d.part, d.label) for d in _differences(plain, again) if d.is_number)
 
 
 def _broken(plain: Run, changed: Run) -> str:

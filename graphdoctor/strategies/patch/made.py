@@ -14,8 +14,10 @@ from graphdoctor.source.trees import scope_at
 from graphdoctor.strategies.patch.alike import (
     Likeness,
     is_decided,
+    leave_equal_weights,
     likeness,
     needs_another,
+    numbers_that_vary,
     with_times,
 )
 from graphdoctor.strategies.patch.edits import EDITS, PLAIN_EDITS
@@ -371,10 +373,14 @@ class _Trials:
         if captures and rounds:
             control, kernels = self._with_kernels(rounded, rounds=True)
             found = likeness(control, changed)
+            if not found.is_same and leave_equal_weights(control, changed):
+                varying = numbers_that_vary(plain, self._control("as they are"))
+                found = likeness(control, changed, varying=varying)
             if found.is_same:
                 return _in_both(kernels, found)
         control = self._control("nudged" if rounds else "as they are")
-        return likeness(plain, changed, control, captures=captures, rounds=rounds)
+        varying = frozenset() if rounds else numbers_that_vary(plain, control)
+        return likeness(plain, changed, control, captures=captures, rounds=rounds, varying=varying)
 
     def _in_one_order(
         self, task: Task, rounded: Sequence[Change], *, rounds: bool

@@ -21,7 +21,10 @@ RAN = Run("loss 1.5\n", True, steps=400, replays=390, weights=(), step_us=100.0)
 
 
 def tried_with(
-    printed: Callable[[Task, int], str], folder: Path, monkeypatch: pytest.MonkeyPatch
+    printed: Callable[[Task, int], str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    weights: tuple[torch.Tensor, ...] = (),
 ) -> tuple[Patch, list[Task]]:
     """What comes of a change whose runs print these numbers, and which runs there were."""
     ran: list[Task] = []
@@ -31,7 +34,8 @@ def tried_with(
         def run(task: Task) -> Run:
             ran.append(task)
             step_us = 50.0 if task.sources else 100.0
-            return replace(RAN, printed=f"loss {printed(task, len(ran))}\n", step_us=step_us)
+            line = f"loss {printed(task, len(ran))}\n"
+            return replace(RAN, printed=line, weights=weights, step_us=step_us)
 
         yield run
 
@@ -61,6 +65,27 @@ def test_a_noisy_program_is_compared_where_kernels_add_in_one_order(
     assert [bool(task.sources) for task in in_one_order] == [False, True]
     assert in_one_order[0].optimizers == "captured"
     assert not any(task.in_one_order for task in ran[-4:])  # what is timed
+
+
+def test_a_number_that_differs_in_two_runs_with_equal_weights_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HobbitLong/SupContrast: "BT 0.073 (0.104)" is the time of a batch."""
+    weights = (torch.ones(2),)
+
+    def timed(task: Task, number: int) -> str:
+        return f"{1.5} BT {9.0 if task.sources else number * 0.001:.3f}"
+
+    patch, ran = tried_with(timed, tmp_path, monkeypatch, weights)
+    assert patch.status == "same results", patch.tried
+    assert "printed output is identical (1 line, timings ignored); its 1 weight" in patch.tried
+    assert not any(task.in_one_order or task.optimizers == "nudged" for task in ran)
+
+    def other_loss(task: Task, number: int) -> str:
+        return f"{1.9 if task.sources else 1.5} BT {number * 0.001:.3f}"
+
+    patch, _ = tried_with(other_loss, tmp_path, monkeypatch, weights)
+    assert patch.status != "same results"
 
 
 def test_a_program_in_which_rounding_grows_is_compared_there_too(
