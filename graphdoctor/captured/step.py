@@ -386,7 +386,7 @@ class CapturedStep:
         self._results = KeptResults(roots, self._code_seen)
         self._modules = _outermost_modules(roots)
         try:
-            self._python = python_part(self._step)
+            self._python = python_part(self._step, args, kwargs)
         except Unsupported as reason:
             self._why_no_python = str(reason)
 

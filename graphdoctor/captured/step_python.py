@@ -193,10 +193,12 @@ def _texts(code: CodeType) -> Iterator[str]:
     return (const for const in code.co_consts if isinstance(const, str))
 
 
-def python_part(step: Callable[..., object]) -> PythonPart | None:
+def python_part(
+    step: Callable[..., object], args: Sequence[object] = (), kwargs: Mapping[str, object] = {}
+) -> PythonPart | None:
     """The Python of the step that has to run beside replays; None if there is none.
 
-    Raises `Unsupported`.
+    The arguments are those of its first call: a schedule among them is that of each call. Raises `Unsupported`.
     """
     function = step.__func__ if isinstance(step, MethodType) else step
     if not isinstance(function, FunctionType):
@@ -204,9 +206,10 @@ def python_part(step: Callable[..., object]) -> PythonPart | None:
     owner = _source_of(function)
     if owner is None:
         return None
-    return _Slice(
-        function, owner, step.__self__ if isinstance(step, MethodType) else None
-    ).compiled()
+    this = step.__self__ if isinstance(step, MethodType) else None
+    names = [each.arg for each in (*owner.args.posonlyargs, *owner.args.args)]
+    given = dict(zip(names[isinstance(step, MethodType) :], args, strict=False))
+    return _Slice(function, owner, this, {**given, **kwargs}).compiled()
 
 
 def _source_of(function: FunctionType) -> ast.FunctionDef | None:
@@ -223,8 +226,14 @@ def _source_of(function: FunctionType) -> ast.FunctionDef | None:
 class _Slice:
     """The statements of one function that decide about its numbers and schedules."""
 
-    def __init__(self, function: FunctionType, owner: ast.FunctionDef, this: object) -> None:
-        self._function, self._owner, self._this = function, owner, this
+    def __init__(
+        self,
+        function: FunctionType,
+        owner: ast.FunctionDef,
+        this: object,
+        given: Mapping[str, object],
+    ) -> None:
+        self._function, self._owner, self._this, self._given = function, owner, this, given
         arguments = owner.args
         every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
         self._parameters = {each.arg for each in every}
@@ -283,7 +292,10 @@ class _Slice:
     def _schedule_of(self, call: ast.Call) -> Any:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
             return None
-        value = self._value(call.func.value)
+        holder = call.func.value
+        is_given = isinstance(holder, ast.Name) and holder.id not in self._assigned
+        value = self._given.get(ast.unparse(holder)) if is_given else None
+        value = value if value is not None else self._value(holder)
         inner = _prepared_schedule(value)
         if isinstance(inner, torch.optim.lr_scheduler.ReduceLROnPlateau):
             return None
@@ -313,7 +325,9 @@ class _Slice:
                     raise Unsupported(f"{text}() gets arguments")
                 self._has_ended = True
                 place = list(self._schedules).index(text)
-                return ast.parse(f"_moved.append({place})").body
+                assert isinstance(node.value.func, ast.Attribute)
+                held = ast.unparse(self._rewritten(node.value.func.value))
+                return ast.parse(f"_moved.append(_known({place}, {held}))").body
         self._check_unread(node)
         if self._has_ended and ".step(" in ast.unparse(node):
             raise Unsupported(f"`{ast.unparse(node)}` runs after a schedule has moved")
@@ -433,13 +447,15 @@ class _Slice:
         ended = [_End(ending).visit(each) for each in body]
         looks.body[-1:] = [*ended, ending]
         outer: Any = ast.parse(
-            f"def _make(_Seen, _took, {', '.join(map(_cell_name, self._cells))}):\n    return _look, _read, _write"
+            f"def _make(_Seen, _took, _known, {', '.join(map(_cell_name, self._cells))}):\n"
+            "    return _look, _read, _write"
         )
         outer.body[0].body[:0] = module.body
         made: dict[str, Any] = {}
         code = compile(ast.fix_missing_locations(outer), "<Python of a captured step>", "exec")
         exec(code, self._function.__globals__, made)
-        functions = made["_make"](Seen, _took, *self._cells.values())
+        known = _KnownSchedules(tuple(self._schedules.values()))
+        functions = made["_make"](Seen, _took, known.place, *self._cells.values())
         for each in functions:
             each.__defaults__ = self._function.__defaults__
             each.__kwdefaults__ = self._function.__kwdefaults__
@@ -451,6 +467,18 @@ class _Slice:
         return PythonPart(
             look, read, write, tuple(self._schedules.values()), names, self._function.__code__
         )
+
+
+class _KnownSchedules(NamedTuple):
+    """The schedules of the step's first call."""
+
+    schedules: tuple[object, ...]
+
+    def place(self, place: int, schedule: object) -> int:
+        """The place of a schedule that moves. Raises `Unsupported` for another one than in the first call."""
+        if schedule is not self.schedules[place]:
+            raise Unsupported("the call has another schedule than the first one")
+        return place
 
 
 def _prepared_schedule(value: Any) -> Any:

@@ -169,6 +169,32 @@ def schedule_moves_first(wrap: Wrap) -> Found:
     return _run(agent, wrap(agent.early), 10)
 
 
+def _scheduled(wrap: Wrap, others: range) -> Found:
+    """The schedule is an argument, as of a function made of the loop of `main()`; `others` get another one."""
+    agent = Agent()
+    other = torch.optim.lr_scheduler.ExponentialLR(agent.slow, 0.5)
+
+    def train_step(x: torch.Tensor, schedule: torch.optim.lr_scheduler.LRScheduler) -> torch.Tensor:
+        agent.slow.zero_grad()
+        loss = agent.loss(x)
+        loss.backward()
+        agent.slow.step()
+        schedule.step()
+        return loss
+
+    step = wrap(train_step)
+    found = [step(_x(i), other if i in others else agent.schedule) for i in range(12)]
+    return found, agent.model, (agent.schedule.last_epoch, other.last_epoch)
+
+
+def schedule_is_an_argument(wrap: Wrap) -> Found:
+    return _scheduled(wrap, range(0))
+
+
+def schedule_is_another_argument(wrap: Wrap) -> Found:
+    return _scheduled(wrap, range(8, 10))
+
+
 class Average:
     """An average of weights whose decay grows with its own count, as EMA classes of public training code have it."""
 
@@ -340,6 +366,8 @@ def rate_is_returned(wrap: Wrap) -> Found:
         (number_is_an_operand, 0),
         (number_changes_in_a_loop, 0),
         (schedule_moves_first, 0),
+        (schedule_is_an_argument, 9),
+        (schedule_is_another_argument, 7),
         (rate_is_returned, 0),
         (average_with_the_decay_as_argument, 9),
         (nothing_reads_the_count_of_the_loop, 9),
