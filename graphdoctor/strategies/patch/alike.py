@@ -336,8 +336,13 @@ def _weights(plain: Run, changed: Run, again: Run | None, *, rounds: bool) -> Li
     if off == 0.0:
         return Likeness(True, f"its {count_text(count, 'weight tensor')} {after} are bitwise equal")
     own = _deviation(plain, again) if again is not None else 0.0
-    if own > _MOST_OWN:
-        return Likeness(False, _incomparable(own, after, rounds=rounds))
+    if own > _MOST_OWN and not rounds:
+        return Likeness(
+            False,
+            f"The weights of two runs of the unchanged program {after} differ by {own:.1g} of the largest weight of a"
+            " tensor. No comparison shows what the change does to them. Seed each random generator of the program,"
+            " such as that of an environment: `env.reset(seed=1)`.",
+        )
     most = _MOST_WORSE * (max(own, _last_place(plain)) if rounds else own)
     by_itself = (
         "difference that rounding alone (weights moved by one unit in the last place) makes in the unchanged program"
@@ -351,21 +356,6 @@ def _weights(plain: Run, changed: Run, again: Run | None, *, rounds: bool) -> Li
     if off > most:
         return Likeness(False, f"The weights of the changed program {after} {accepted}.")
     return Likeness(True, f"its weights {after} {accepted}")
-
-
-def _incomparable(own: float, after: str, *, rounds: bool) -> str:
-    """Why the weights of a program that differs so much from itself show nothing."""
-    if rounds:
-        return (
-            f"Rounding alone (weights moved by one unit in the last place) changes the weights of the unchanged"
-            f" program {after} by {own:.1g} of the largest weight of a tensor. No comparison shows what the change"
-            " does to them."
-        )
-    return (
-        f"The weights of two runs of the unchanged program {after} differ by {own:.1g} of the largest weight of a"
-        " tensor. No comparison shows what the change does to them. Seed each random generator of the program, such"
-        " as that of an environment: `env.reset(seed=1)`."
-    )
 
 
 def _deviation(plain: Run, other: Run) -> float:
