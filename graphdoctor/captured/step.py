@@ -180,7 +180,8 @@ class CapturedStep:
             return self._eager(BUSY, args, kwargs)
         try:
             if AROUND:
-                return AROUND[0](self, lambda: self._call(args, kwargs))
+                flags = tuple(each for each in args if isinstance(each, bool))
+                return AROUND[0](self, flags, lambda: self._call(args, kwargs))
             result = self._last(self, args, kwargs)
             return result if result is not NOT_KNOWN else self._call(args, kwargs, tried=self._last)
         finally:

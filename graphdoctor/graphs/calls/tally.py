@@ -36,7 +36,8 @@ NEEDS_GRADIENTS = (
 )
 
 _T = TypeVar("_T")
-Around = Callable[[Tallied, Callable[[], object]], object]
+# Gets the step, the flags among its arguments, of which each value has its own graph, and the call.
+Around = Callable[[Tallied, tuple[bool, ...], Callable[[], object]], object]
 
 AROUND: list[Around] = []  # what makes the calls of captured steps, the first for all
 _LIVING: list[ref[Tallied]] = []

@@ -208,6 +208,9 @@ class _Mark(NamedTuple):
     at_s: float
 
 
+_Form = tuple[int, tuple[bool, ...]]  # a captured step, and the flags that it gets
+
+
 class _Counted:
     """The optimizers that stepped, in the order in which they first did; steps are those of the first.
 
@@ -230,8 +233,8 @@ class _Counted:
         self._late_from: _Mark | None = None
         self._timed_to_s = 0.0
         self._inside = -1  # steps in the call of a captured step that runs now; -1: none does
-        self._of_call: dict[int, int] = {}  # steps that a call makes, by captured step
-        self._is_of_first: dict[int, bool] = {}  # by captured step: its last eager call made one
+        self._of_call: dict[_Form, int] = {}  # steps that a call makes
+        self._is_of_first: dict[_Form, bool] = {}  # whether its last eager call made one
         self._captured: object = None  # the program's own graph that is captured now
         self._of_graph: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # steps of a replay
 
@@ -268,24 +271,25 @@ class _Counted:
         else:
             self._inside += 1
 
-    def around(self, step: Tallied, call: Callable[[], object]) -> object:
+    def around(self, step: Tallied, flags: tuple[bool, ...], call: Callable[[], object]) -> object:
         """Make a call of a captured step. The first one runs eagerly, and shows how many steps a replay makes.
 
-        One function may step the optimizer of one layer after another: whether it is the first optimizer's is what
-        its last eager call did.
+        With another flag it may make none, where gradients are accumulated. One function may step the optimizer of
+        one layer after another: whether it is the first optimizer's is what its last eager call did.
         """
         self.calls[step.name] += 1
-        if self._of_call.get(id(step), 0):
+        form = id(step), flags
+        if self._of_call.get(form, 0):
             self._begin()
         self._inside, replayed = 0, step.replayed
         try:
             return call()
         finally:
             steps, self._inside = self._inside, -1
-            most = self._of_call.setdefault(id(step), steps)
+            most = self._of_call.setdefault(form, steps)
             if step.replayed == replayed:
-                self._is_of_first[id(step)] = steps > 0
-            if most and self._is_of_first.get(id(step), False):
+                self._is_of_first[form] = steps > 0
+            if most and self._is_of_first.get(form, False):
                 self._add(most)
 
     def capture_begin(

@@ -344,6 +344,20 @@ for x, y in data:
     bar.set_description(f"loss {mean:.3f}")
     optimizer.step()  # last
 """,
+    "gradients of several passes, counted by the loop": HEAD
+    + """\
+def train(passes):
+    for i, (x, y) in enumerate(data):
+        loss = nn.functional.cross_entropy(model(x), y) / passes  # first
+        loss.backward()
+        if (i + 1) % passes == 0 or i + 1 == len(data):
+            optimizer.step()
+            optimizer.zero_grad()  # last
+        print(i, loss.item())
+
+
+train(2)
+""",
     "a name that only some steps bind": HEAD
     + """\
 best = None
@@ -585,6 +599,18 @@ def test_a_running_mean_is_computed_below_the_call(tmp_path: Path) -> None:
     text = changed_sources(proposal(tmp_path / "program.py", source).changes)
     (_, after), *_ = text.values()
     assert after.index("loss = train_step(x, y)") < after.index("    if mean is None:")
+
+
+def test_a_test_of_the_loop_s_counter_is_a_flag(tmp_path: Path) -> None:
+    """The counter would be another number in each call, and each number another graph."""
+    name = "gradients of several passes, counted by the loop"
+    file, source = tmp_path / "program.py", PROGRAMS[name]
+    (_, text), *_ = changed_sources(proposal(file, source).changes).values()
+    assert "    if is_update:\n        optimizer.step()\n" in text
+    assert "(x, y, passes, (i + 1) % passes == 0 or i + 1 == len(data))" in text
+    shown = source.replace("loss.backward()\n", "loss.backward()\n        trace(i)\n")
+    (_, text), *_ = changed_sources(proposal(tmp_path / "other.py", shown).changes).values()
+    assert "is_update" not in text
 
 
 def test_what_each_way_binds_is_not_bound_to_none_first(tmp_path: Path) -> None:

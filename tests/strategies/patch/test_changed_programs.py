@@ -214,6 +214,41 @@ def test_an_error_is_told_by_the_line_that_names_it(tmp_path: Path) -> None:
         assert run(task).failure.startswith("TypeError: linspace() received an invalid combination")
 
 
+ACCUMULATES = """\
+import graphdoctor
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+
+CAPTURED
+def train_step(x, is_update):
+    model(x).square().mean().backward()
+    if is_update:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+for i in range(24):
+    train_step(torch.randn(8, 4, device="cuda"), (i + 1) % 2 == 0)
+"""
+
+
+def test_replays_are_counted_as_steps_only_with_the_flag_that_makes_one(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ACCUMULATES.replace("CAPTURED", ""))
+    program, folder = Program(str(tmp_path / "train.py")), str(tmp_path)
+    control = Task(program, folder, "emulated", "h100", MOST_STEPS, optimizers="captured")
+    captured = ACCUMULATES.replace("CAPTURED", "@graphdoctor.capture")
+    changed = replace(control, sources={program.name: captured}, optimizers="as they are")
+    with reruns(60.0) as run:
+        one, other = run(control), run(changed)
+    assert other.replays > 12 and one.steps == other.steps == 12
+    assert one.weights and other.weights
+    assert all(map(torch.equal, one.weights, other.weights))
+
+
 UNSEEDED = """\
 import numpy as np
 

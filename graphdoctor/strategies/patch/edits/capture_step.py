@@ -20,6 +20,7 @@ from graphdoctor.strategies.patch.edits.averages_at_once import (
 from graphdoctor.strategies.patch.edits.cured_in_functions import cured_in_functions
 from graphdoctor.strategies.patch.edits.drawn_in_functions import with_draws_given
 from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.edits.flags_of_counters import with_flags
 from graphdoctor.strategies.patch.edits.read_after_loop import read_after_loops
 from graphdoctor.strategies.patch.edits.unchecked_distributions import (
     is_unchecked,
@@ -330,12 +331,13 @@ class Extraction:
             more += (
                 *averages_in_functions(group, self.file, self.text, self.host_values, self._widest),
             )
+            group, flags = with_flags(group, self.span.around, self.text)
             group, brought = with_inputs_apart(group, read - self._kept(group))
             group, drawn, functions_changed = with_draws_given(group, self.file, self.text)
             more += functions_changed
             group, stands_for = with_attributes_apart(group, read & self._kept(group), held)
             own = {*stands_for}
-            stands_for |= brought | drawn
+            stands_for |= brought | drawn | flags
             arguments = _in_order(group, (read | {*stands_for}) & group.names.early)
             live = self._live(number) - self.parts.bound - own
             returned = _in_order(group, group.names.stored & (live | own))

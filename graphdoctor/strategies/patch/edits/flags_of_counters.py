@@ -1,0 +1,67 @@
+"""Gives a captured step the value of a test of the loop's counter, as in `if (i + 1) % passes == 0`.
+
+A number that differs in each call would make each call another one. Two values of a flag are two graphs.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+from graphdoctor.source.trees import calls_in, last_name
+from graphdoctor.strategies.patch.source import Place
+from graphdoctor.strategies.patch.step_parts import Group, replaced
+from graphdoctor.target.program.names import Names
+
+_NAMES = ("is_update", "is_due", "is_last")
+_RANGES = ("range", "trange")
+
+
+def with_flags(group: Group, around: Iterable[ast.stmt], text: str) -> tuple[Group, dict[str, str]]:
+    """The group with names for such tests, and the test behind each; as it is if it reads a counter elsewhere, too.
+
+    `around` are the statements that hold the group, and `text` that of the file.
+    """
+    counters = {name for holder in around for name in _counters(holder)}
+    stored = group.names.stored
+    flags: dict[str, str] = {}
+    places: list[Place] = []
+    for branch in ast.walk(ast.parse(group.code)):
+        if not isinstance(branch, ast.If) or not _is_of(counters, branch.test, stored):
+            continue
+        taken = (*flags, *re.findall(r"\w+", text))
+        name = next((each for each in _NAMES if each not in taken), "")
+        test = branch.test
+        code = ast.get_source_segment(group.code, test)
+        if not name or code is None or test.lineno != test.end_lineno:
+            return group, {}
+        flags[name] = code
+        places.append((test.lineno, test.col_offset, test.end_col_offset or 0, name))
+    made = replaced(group, places)
+    return (made, flags) if flags and not made.names.loaded & counters else (group, {})
+
+
+def _counters(holder: ast.stmt) -> Iterator[str]:
+    """What a loop counts: the variable of a `range()`, the first of an `enumerate()`, and what it adds a number to."""
+    if isinstance(holder, ast.For):
+        makers = {last_name(call.func) for call in calls_in(holder.iter)}
+        target = holder.target
+        if isinstance(target, ast.Tuple) and "enumerate" in makers:
+            target = target.elts[0]
+        elif not makers.intersection(_RANGES):
+            target = ast.Tuple([])
+        if isinstance(target, ast.Name):
+            yield target.id
+    for node in ast.walk(holder):
+        match node:
+            case ast.AugAssign(target=ast.Name(id=name), value=ast.Constant(value=int())):
+                yield name
+
+
+def _is_of(counters: set[str], test: ast.expr, stored: set[str]) -> bool:
+    """Whether a test reads a counter, and only what is known before the statements."""
+    names = Names([ast.Expr(test)])
+    is_plain = all(ast.unparse(call.func) == "len" for call in calls_in(test))
+    is_known = not names.loaded & stored and not names.stored
+    return is_plain and is_known and bool(names.loaded & counters)
