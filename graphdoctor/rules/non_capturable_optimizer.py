@@ -249,8 +249,14 @@ class Construction(NamedTuple):
         return (*code.split("\n"),)
 
     def _names_gpu(self) -> bool:
-        """Whether the file names a GPU: `.cuda()`, `"cuda:0"`, or a device that another file chose."""
+        """Whether the file names a GPU: `.cuda()`, `"cuda:0"`, or a device that another file chose.
+
+        Lightning has moved its module when it calls `configure_optimizers()`.
+        """
         tree = tree_of(self.file)
+        scope = scope_at(self.file, self.statement.lineno)
+        if getattr(scope, "name", "") == "configure_optimizers":
+            return True
         names = {
             getattr(node, "attr", None) or getattr(node, "id", None) or getattr(node, "value", None)
             for node in (ast.walk(tree) if tree is not None else ())

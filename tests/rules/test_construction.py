@@ -189,3 +189,17 @@ def test_a_program_after_its_edit_is_safe(scheduler: str, call: str, tmp_path: P
     after = tmp_path / "after.py"
     after.write_text("".join(lines), encoding="utf-8")
     assert [step[2] for step in run(after).summary] == ["safe"]
+
+
+def test_the_module_of_lightning_is_on_the_gpu_when_its_optimizer_is_constructed(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        "class Net(LightningModule):\n    def configure_optimizers(self):\n"
+        "        return Adam(self.parameters())\n",
+        encoding="utf-8",
+    )
+    found = construction_of([Location(str(file), 3)], "Adam")
+    assert found is not None
+    assert found.capturable(tensor_rate=False).text.startswith("Pass `capturable=True`")
