@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
+from graphdoctor.record.host.observer import HostObserver
 from graphdoctor.record.host.running import Running, position
 
 NEXT: Any = builtins.next
@@ -67,6 +69,16 @@ def test_next_takes_from_those_of_which_nobody_knows_where_they_stand() -> None:
     assert Running({"a": iter([1]), "b": round_and_round}).taken_by_built_in(next) == "b"
     assert Running({"a": iter([1]), "b": numbers()}).taken_by_built_in(next) is None
     assert Running({"b": round_and_round}).taken_by_built_in(len) is None
+
+
+def test_a_loader_s_iterator_has_moved_only_if_its_next_was_called() -> None:
+    """Lightning's module leads to that of its loop, which takes the batches outside of the step."""
+    batches = iter(torch.utils.data.DataLoader([1, 2, 3]))
+    running = Running({"batches": batches})
+    assert list(running.moved()) == []
+    with HostObserver((), running) as observer:
+        NEXT(batches)
+    assert {event.name for event in observer.events} == {"batches"}
 
 
 def test_a_weak_reference_that_stands_for_an_object_is_no_iterator() -> None:

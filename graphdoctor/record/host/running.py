@@ -12,7 +12,7 @@ import queue
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from types import FrameType, GeneratorType
+from types import FrameType, FunctionType, GeneratorType
 from typing import Any
 from weakref import ProxyTypes
 
@@ -64,7 +64,9 @@ class Running:
         """Those whose position is another one than in the beginning."""
         for key, (path, held) in self._held.items():
             before = self._before[key]
-            is_unseen = before is None and not isinstance(held, GeneratorType)  # as in a loop
+            # As in a loop, which calls `__next__` of a class in C unseen.
+            is_python = isinstance(getattr(type(held), "__next__", None), FunctionType)
+            is_unseen = before is None and not isinstance(held, GeneratorType) and not is_python
             if is_unseen or position(held) != before:
                 yield path
 
