@@ -358,6 +358,17 @@ def train(passes):
 
 train(2)
 """,
+    "a loss that is doubled in some steps, counted by the loop": HEAD
+    + """\
+for i, (x, y) in enumerate(data):
+    optimizer.zero_grad()  # first
+    loss = nn.functional.cross_entropy(model(x), y)
+    if i % 3:
+        loss = loss * 2
+    loss.backward()
+    optimizer.step()  # last
+    print(i, loss.item())
+""",
     "a name that only some steps bind": HEAD
     + """\
 best = None
@@ -608,6 +619,13 @@ def test_a_test_of_the_loop_s_counter_is_a_flag(tmp_path: Path) -> None:
     (_, text), *_ = changed_sources(proposal(file, source).changes).values()
     assert "    if is_update:\n        optimizer.step()\n" in text
     assert "(x, y, passes, (i + 1) % passes == 0 or i + 1 == len(data))" in text
+    (_, text), *_ = changed_sources(
+        proposal(
+            tmp_path / "doubled.py",
+            PROGRAMS["a loss that is doubled in some steps, counted by the loop"],
+        ).changes
+    ).values()
+    assert "    loss = train_step(x, y, bool(i % 3))\n" in text and "    if is_due:\n" in text
     shown = source.replace("loss.backward()\n", "loss.backward()\n        trace(i)\n")
     (_, text), *_ = changed_sources(proposal(tmp_path / "other.py", shown).changes).values()
     assert "is_update" not in text

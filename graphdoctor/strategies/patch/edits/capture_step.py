@@ -331,6 +331,7 @@ class Extraction:
             more += (
                 *averages_in_functions(group, self.file, self.text, self.host_values, self._widest),
             )
+            counted = group
             group, flags = with_flags(group, self.span.around, self.text)
             group, brought = with_inputs_apart(group, read - self._kept(group))
             group, drawn, functions_changed = with_draws_given(group, self.file, self.text)
@@ -349,7 +350,7 @@ class Extraction:
             elsewhere = names_outside(self.span.owner, group.origin, ast.Store)
             arguments = _in_order(group, {*arguments, *((elsewhere | own) & {*unsure})})
             unsure = [each for each in unsure if each not in arguments]
-            if varies := [each for each in unsure if not self._is_fixed(group, each)]:
+            if varies := [each for each in unsure if not self._is_fixed(counted, each)]:
                 raise NoProposal(f"`{varies[0]}` is bound in some steps only, and read later")
             given_names |= dict.fromkeys(
                 each

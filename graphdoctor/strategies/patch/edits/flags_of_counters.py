@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 
 from graphdoctor.source.trees import calls_in, last_name
 from graphdoctor.strategies.patch.source import Place
-from graphdoctor.strategies.patch.step_parts import Group, replaced
+from graphdoctor.strategies.patch.step_parts import Group, called, replaced
 from graphdoctor.target.program.names import Names
 
-_NAMES = ("is_update", "is_due", "is_last")
+_NAMES = ("is_due", "is_last")
 _RANGES = ("range", "trange")
 
 
@@ -31,12 +31,13 @@ def with_flags(group: Group, around: Iterable[ast.stmt], text: str) -> tuple[Gro
         if not isinstance(branch, ast.If) or not _is_of(counters, branch.test, stored):
             continue
         taken = (*flags, *re.findall(r"\w+", text))
-        name = next((each for each in _NAMES if each not in taken), "")
+        names = ("is_update", *_NAMES) if "step" in called(branch) else _NAMES
+        name = next((each for each in names if each not in taken), "")
         test = branch.test
         code = ast.get_source_segment(group.code, test)
         if not name or code is None or test.lineno != test.end_lineno:
             return group, {}
-        flags[name] = code
+        flags[name] = code if _is_flag(test) else f"bool({code})"
         places.append((test.lineno, test.col_offset, test.end_col_offset or 0, name))
     made = replaced(group, places)
     return (made, flags) if flags and not made.names.loaded & counters else (group, {})
@@ -57,6 +58,15 @@ def _counters(holder: ast.stmt) -> Iterator[str]:
         match node:
             case ast.AugAssign(target=ast.Name(id=name), value=ast.Constant(value=int())):
                 yield name
+
+
+def _is_flag(test: ast.expr) -> bool:
+    """Whether its value is true or false, and no number that counts as one of them."""
+    if isinstance(test, ast.BoolOp):
+        return all(map(_is_flag, test.values))
+    return isinstance(test, ast.Compare) or (
+        isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+    )
 
 
 def _is_of(counters: set[str], test: ast.expr, stored: set[str]) -> bool:
