@@ -10,9 +10,9 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -145,12 +145,14 @@ def _environment() -> dict[Any, Any]:
 
 def _set_environment(variables: dict[Any, Any]) -> None:
     os.environ.clear()
-    os.environ.update(_decoded(tuple(variables.items())))
+    os.environ.update(_decoded(variables))
 
 
-@lru_cache(maxsize=2)
-def _decoded(variables: tuple[tuple[Any, Any], ...]) -> dict[str, str]:
-    return {os.fsdecode(name): os.fsdecode(value) for name, value in variables}
+def _decoded(variables: Mapping[Any, Any]) -> dict[str, str]:
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in variables.items()}
+
+
+_ENVIRONMENT = "os.environ"
 
 
 # What it is called, read, write. A switch that this torch does not know, or refuses to read, is left out.
@@ -187,19 +189,24 @@ _SWITCHES: tuple[_Switch, ...] = (
         for switch in PRECISIONS
     ),
     ("the filters of warnings", _filters, _set_filters),  # imports add to them
-    ("os.environ", _environment, _set_environment),
+    (_ENVIRONMENT, _environment, _set_environment),
 )
 
 
+_last: tuple[dict[str, Any], dict[str, str]] = {}, {}
+
+
 def process_values() -> dict[str, str]:
-    """What the process's switches and environment are, by name."""
-    found = {
-        name: repr(value)
-        for name, read, _ in _SWITCHES
-        if read is not _environment and (value := _read(read)) is not None
-    }
-    variables = _decoded(tuple(_environment().items()))
-    return found | {f"os.environ.{name}": value for name, value in variables.items()}
+    """What the process's switches and environment are, by name; written anew only where one has changed."""
+    global _last
+    now = {name: value for name, read, _ in _SWITCHES if (value := _read(read)) is not None}
+    before, written = _last
+    if now != before:
+        written = {name: repr(value) for name, value in now.items() if name != _ENVIRONMENT}
+        variables = _decoded(now[_ENVIRONMENT])
+        written |= {f"{_ENVIRONMENT}.{name}": value for name, value in variables.items()}
+        _last = now, written
+    return written
 
 
 _kept: list[str] = []
