@@ -203,22 +203,23 @@ def test_what_only_a_fallback_computed_is_not_verified(
 
 
 @pytest.mark.parametrize(
-    ("replayed", "again", "is_kept"),
+    ("replayed", "again", "is_kept", "strays"),
     [
-        (1.5, 1.0, True),  # eager repeats itself, the replay does not
-        (1.001, 1.001, False),  # eager itself is as far away
-        (1.5, 1.001, True),
-        (1.0 + 2**-23, 1.0, False),  # rounding
+        (1.5, 1.0, True, False),  # eager repeats itself, the replay does not
+        (1.001, 1.001, False, False),  # eager itself is as far away
+        (1.5, 1.001, True, False),
+        (1.5, 1.5, False, True),  # as far away, and too far for noise
+        (1.0 + 2**-23, 1.0, False, False),  # rounding
     ],
 )
 def test_what_eager_s_own_deviation_explains_is_no_difference(
-    replayed: float, again: float, is_kept: bool
+    replayed: float, again: float, is_kept: bool, strays: bool
 ) -> None:
     part = (0, Geometry(0, (2,), (1,), torch.float32))
     run = RegionRun(None, after={part: torch.ones(2)})
     gap = Gap("", max_abs=replayed - 1.0, max_rel=replayed - 1.0, scale=1.0, eps=2**-23)
     kept = _beyond_noise({part: gap}, run, {part: torch.full((2,), again)})
-    assert kept == ({part: gap} if is_kept else {})
+    assert kept == ({part: gap} if is_kept else {}, strays)
 
 
 def test_what_a_region_made_is_as_the_step_left_it_after_its_replays(
