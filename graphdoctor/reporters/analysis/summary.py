@@ -61,10 +61,11 @@ def write_verdict(page: Page, report: Report) -> None:
     mode = f"{report.target.mode}{', but the model is in train mode' if is_trained else ''}"
     page.line((word, style), (f"  {report.target.name} ({mode})", "dim"))
     if report.verdict != "unknown":
-        sentences = [report.reason]
+        reason = report.reason
         if report.verdict == "partly-safe":  # the reasons of others say what their word means
-            sentences.append(f"{word}: {MEANINGS[report.verdict]}.")
-        page.paragraph(" ".join(sentences))
+            meaning = MEANINGS[report.verdict]
+            reason = f"{meaning[0].upper()}{meaning[1:]}. {reason}"
+        page.paragraph(reason)
         return
     write_unknown(page, report)
 
