@@ -61,14 +61,19 @@ class Training:
 
     def __post_init__(self) -> None:
         self.roots["weight"] = torch.rand(64, device="cuda") + 0.5
+        self.roots["other weight"] = torch.rand(64, device="cuda") + 0.5
         self.roots["gradient"] = torch.zeros(64, device="cuda")
         self.roots["rate"] = {"now": 0.1}
+        self.roots["steps"] = {"count": 0}
 
     def step(self, data: torch.Tensor, frozen: str = "") -> torch.Tensor:
         weight, gradient = self.roots["weight"], self.roots["gradient"]
         if frozen != "zero_grad":
             gradient.zero_()
         gradient.add_(self.add(data * weight, 20 * _LARGEST if frozen == "order" else _LARGEST))
+        self.roots["steps"]["count"] += 1
+        if frozen == "by chance":
+            self.roots["other weight"].copy_(self.add(self.roots["other weight"], _LARGEST))
         if frozen != "learning rate":
             self.roots["rate"]["now"] *= 0.9
         if frozen != "update":
@@ -146,6 +151,19 @@ def test_nothing_is_proved_where_an_operator_has_no_deterministic_kernel() -> No
     found = verdict(Training(add=noisy))
     assert found.status == "not-verified"
     assert "neither eager nor a replay repeats itself" in found.reason
+
+
+def test_python_state_that_stops_advancing_is_told() -> None:
+    found = verdict(Training())
+    assert found.status == "verified", found
+    assert "host state stops advancing (rate.now, steps.count)" in found.reason
+
+
+def test_a_tensor_that_stood_still_in_the_few_runs_of_eager_may_move_as_others_do() -> None:
+    found = verdict(Training("by chance"))
+    assert (found.status, found.method) == ("verified", WITHIN_DEVIATION), found
+    assert verdict(Training("by chance"), recaptures=False).status == "wrong"
+    assert verdict(Training("by chance", add=noisy)).status == "wrong"
 
 
 def test_nothing_is_proved_where_replays_are_farther_away_than_eager_from_itself() -> None:
