@@ -36,7 +36,7 @@ from graphdoctor.target.program.saved_steps import (
     is_plain_container,
 )
 from graphdoctor.target.program.statements import Span, extended
-from graphdoctor.target.program.step import SeenStep, as_writes
+from graphdoctor.target.program.step import SeenStep
 from graphdoctor.target.roots import roots_of
 from graphdoctor.target.state.accumulations import mark_all, marked
 from graphdoctor.target.state.attributes import SCALARS
@@ -289,7 +289,7 @@ class LoopStep(SeenStep):
             namespace=self.namespace,
             own=frozenset(again),
         )
-        writes = [*map(as_writes, self.saved.writes())]
+        writes = self.saved.writes()
         places = {n: each for n, each in self._places.items() if n not in (*given, *again)}
         # Containers that the program makes before each step, for the step to fill.
         filled = {
@@ -374,7 +374,7 @@ def _named(span: Span) -> tuple[str, Location]:
 
 
 def _run_of(
-    step: LoopStep, made: Rebuilt, writes: list[list[Callable[[], None]]], held: HeldBatches
+    step: LoopStep, made: Rebuilt, writes: list[list[Callable[[], object]]], held: HeldBatches
 ) -> Callable[..., object]:
     """What runs the passes of a turn, each from where the program stood then."""
     size = step.passes_per_step

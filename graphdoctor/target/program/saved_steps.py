@@ -7,7 +7,9 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle
+from operator import setitem
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -22,17 +24,17 @@ from graphdoctor.target.state.variables import global_names
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.target import Inputs
 
-Numbers = dict[tuple[int, object], tuple[dict[object, object], object]]
+Numbers = dict[tuple[int, object], tuple[Callable[[Any], object], object]]
 
 
 def numbers_in(roots: Mapping[str, object]) -> Numbers:
-    """Every number, flag and text that the roots reach, with the dictionary that holds it."""
+    """Every number, flag and text that the roots reach, with what sets it there."""
     found: Numbers = {}
 
     def note(held: Mapping[object, object], keys: Sequence[object]) -> None:
         for key in keys:
             if isinstance(value := held.get(key), SCALARS) and key in held:
-                found[id(held), key] = (held, value)  # type: ignore[assignment]
+                found[id(held), key] = (partial(setitem, held, key), value)
 
     with torch._C.DisableTorchFunction():
         for _, value, _ in Walk(roots):
@@ -41,6 +43,9 @@ def numbers_in(roots: Mapping[str, object]) -> Numbers:
             elif isinstance(value, FunctionType):
                 for namespace, names in global_names(value):
                     note(namespace, names)  # type: ignore[arg-type]
+            elif isinstance(value, torch.nn.Parameter):
+                # A loop of a GAN freezes one network's weights before the other one's turn.
+                found[id(value), "requires_grad"] = (value.requires_grad_, value.requires_grad)
             else:
                 held = attributes(value)
                 note(held, list(held))  # type: ignore[arg-type]
@@ -140,14 +145,14 @@ class SavedSteps:
         self._left = _identities(self.roots)
         self._left_numbers = numbers_in(self.roots)
 
-    def writes(self) -> list[list[tuple[dict[object, object], object, object]]]:
-        """For each beginning, the numbers that the program may have set: where to write what.
+    def writes(self) -> list[list[Callable[[], object]]]:
+        """For each beginning, what sets the numbers that the program may have set, each as a call.
 
         They differ from what the step before left there, as a schedule's do; where nobody saw that step end,
         between beginnings.
         """
         return [
-            [(n[key][0], key[1], n[key][1]) for key in self._changing if key in n]
+            [partial(n[key][0], n[key][1]) for key in self._changing if key in n]
             for n in (each.numbers for each in self.beginnings)
         ]
 

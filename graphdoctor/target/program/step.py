@@ -9,8 +9,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
-from operator import setitem
 from statistics import median
 from types import CodeType
 from typing import Any
@@ -256,7 +254,7 @@ class CallStep(SeenStep):
         """The call under the modes that are on now, with the program's own inputs in their order."""
         assert self.saved is not None
         batches = [each.inputs for each in self.saved.beginnings[:iterations]]
-        writes = [*map(as_writes, self.saved.writes())]
+        writes = self.saved.writes()
         mode, module = gradient_mode(), self.module
         if any(writes):
             batches = [Inputs((Turn(i), *b.args), b.kwargs) for i, b in enumerate(batches)]
@@ -288,10 +286,3 @@ def may_be_trained(module: torch.nn.Module) -> bool:
     """Whether a call of it may belong to a training step: it trains, or it has nothing to train."""
     parameters = [*module.parameters()]
     return not parameters or any(each.requires_grad for each in parameters)
-
-
-def as_writes(
-    numbers: list[tuple[dict[object, object], object, object]],
-) -> list[Callable[[], None]]:
-    """What puts numbers of the program back, each as a call."""
-    return [partial(setitem, *number) for number in numbers]

@@ -87,6 +87,28 @@ for i in range(10):
     assert (name, mode, rules) == ("program.py:10-14", "training", ())
 
 
+def test_weights_that_the_program_freezes_before_each_step_are_frozen_for_the_recorded_ones(
+    tmp_path: Path,
+) -> None:
+    """As Lightning's `toggle_optimizer()` does for a GAN's generator, in front of its step."""
+    body = """\
+other = nn.Linear(4, 4).cuda()
+second = torch.optim.SGD(other.parameters(), lr=0.1)
+for i in range(10):
+    other.requires_grad_(False)
+    x = torch.randn(2, 4, device="cuda")
+    other(model(x)).square().mean().backward()
+    opt.step()
+    opt.zero_grad()
+    other.requires_grad_(True)
+    second.zero_grad()
+    other(model(x).detach()).mean().backward()
+    second.step()
+"""
+    name, mode, verdict, rules = only(ran(tmp_path, body))
+    assert (name, mode, verdict, rules) == ("program.py:11-17", "training", "safe", ())
+
+
 def test_a_tensor_that_the_program_replaces_between_the_steps_is_a_finding(
     tmp_path: Path,
 ) -> None:
