@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,7 +150,7 @@ def do(job: bytes) -> bytes:
         replays = counted.replays + sum(model.replayed for model in models)
         made = {
             "exit_code": ended.exit_code,
-            "failure": _error_in(ended.text) if ended.ending == "raised" else "",
+            "failure": _error_in(ended.text, task.sources) if ended.ending == "raised" else "",
             "was_stopped": counted.is_over,
             "steps": counted.steps,
             "weights": counted.weights(),
@@ -174,11 +174,14 @@ def _seed() -> None:
     np.random.bit_generator.randbits = random.Random(0).getrandbits  # type: ignore[attr-defined]
 
 
-def _error_in(traceback: str) -> str:
-    """The line that names the error, below which its message may go on."""
+def _error_in(traceback: str, files: Container[str]) -> str:
+    """The line that names the error, below which its message may go on, and the last two lines of the files."""
     lines = traceback.strip().split("\n")
     named = (line for line in reversed(lines) if re.match(r"[A-Za-z_][\w.]*(: |$)", line))
-    return next(named, lines[-1])
+    frames = re.findall(r'^  File "(.+)", line (\d+)', traceback, re.MULTILINE)
+    places = [f"{os.path.basename(file)}:{line}" for file, line in frames if file in files]
+    where = ", called at ".join(reversed(places[-2:]))
+    return next(named, lines[-1]) + (f" ({where})" if where else "")
 
 
 def _mostly_eager(captured: Iterable[Tallied], calls: Mapping[str, int]) -> dict[str, Calls]:

@@ -214,6 +214,25 @@ def test_an_error_is_told_by_the_line_that_names_it(tmp_path: Path) -> None:
         assert run(task).failure.startswith("TypeError: linspace() received an invalid combination")
 
 
+def test_an_error_of_a_changed_program_has_the_lines_of_its_files_that_led_to_it(
+    tmp_path: Path,
+) -> None:
+    """As where a program differentiates what a captured step returns."""
+    name = str(tmp_path / "fails.py")
+    Path(name).write_text("")
+    text = """\
+import torch
+def slope(y, x):
+    return torch.autograd.grad(y, x)
+x = torch.ones(1)
+slope(x, x)
+"""
+    task = Task(Program(name), str(tmp_path), "emulated", "h100", MOST_STEPS, sources={name: text})
+    with reruns(60.0) as run:
+        failure = run(task).failure
+    assert failure.endswith("does not have a grad_fn (fails.py:3, called at fails.py:5)")
+
+
 ACCUMULATES = """\
 import graphdoctor
 import torch
