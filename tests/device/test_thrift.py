@@ -24,6 +24,27 @@ def test_memory_that_a_run_of_the_step_frees_is_there_for_the_next_run() -> None
     assert pages("thrifty") < 20_000 < pages("as it is")
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="malloc_trim is glibc's")
+def test_freed_memory_is_given_back_before_another_process_needs_it() -> None:
+    code = """
+from pathlib import Path
+from resource import getpagesize
+from graphdoctor.device.processes.thrift import be_thrifty, give_memory_back
+
+def megabytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize() >> 20
+
+be_thrifty()
+blocks = [bytearray(1 << 20) for _ in range(200)]
+del blocks
+kept = megabytes()
+give_memory_back()
+print(kept - megabytes())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 150
+
+
 def test_thresholds_of_the_collector_are_put_back() -> None:
     before = gc.get_threshold()
     with pytest.raises(RuntimeError), collecting_rarely():

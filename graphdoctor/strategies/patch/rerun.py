@@ -26,6 +26,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from graphdoctor.device.open import open_device
 from graphdoctor.device.processes.process import FreshProcesses, fresh_processes
+from graphdoctor.device.processes.thrift import give_memory_back
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.calls.tally import (
     NEEDS_GRADIENTS,
@@ -108,6 +109,7 @@ class Run:
 @contextmanager
 def reruns(time_limit_s: float) -> Iterator[Callable[[Task], Run]]:
     """A function that runs a task in a process of its own."""
+    give_memory_back()  # what the diagnosis has freed
     with fresh_processes(__name__) as processes, tempfile.TemporaryDirectory() as folder:
         printed = Path(folder, "printed")
 
