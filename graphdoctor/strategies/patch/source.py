@@ -402,11 +402,12 @@ class _Editor(cst.CSTTransformer):
                 made += _parted(statement, own)
             else:
                 here = own.get(0, _Planned())
-                made += _spaced(here.above, is_first=not made)
                 if here.instead is None:
-                    made += [_below(here.above, statement), *here.below]
+                    made += _with_above(here.above, statement, is_first=not made)
                 else:
-                    made += [*_with_blank_lines(here.instead, statement), *here.below]
+                    made += _spaced(here.above, is_first=not made)
+                    made += _with_blank_lines(here.instead, statement)
+                made += here.below
         return made
 
 
@@ -433,14 +434,24 @@ def _spaced(above: Sequence[_Statement], *, is_first: bool) -> list[_Statement]:
     return made
 
 
-def _below(above: Sequence[_Statement], statement: _Statement) -> _Statement:
-    """A statement with two empty lines to the function or class above it, and its own comments."""
-    if not above or not isinstance(above[-1], (cst.FunctionDef, cst.ClassDef)):
-        return statement
+def _with_above(
+    above: Sequence[_Statement], statement: _Statement, *, is_first: bool
+) -> Sequence[_Statement]:
+    """A statement with what comes above it, and two empty lines to a function or class there.
+
+    Its own comments stay with it. A heading, which an empty line parts from it, stays above both.
+    """
+    spaced = _spaced(above, is_first=is_first)
+    if not spaced or not isinstance(spaced[-1], (cst.FunctionDef, cst.ClassDef)):
+        return [*spaced, statement]
     lines = [*statement.leading_lines]  # type: ignore[attr-defined]
-    while lines and lines[0].comment is None:
-        del lines[0]
-    return statement.with_changes(leading_lines=[_BLANK, _BLANK, *lines])
+    end = max((n for n, line in enumerate(lines) if n and line.comment is None), default=0)
+    heading = lines[: end + 1] if any(line.comment for line in lines[:end]) else []
+    own = dropwhile(lambda line: not line.comment, lines[len(heading) :])
+    if heading:
+        kept = dropwhile(lambda line: not line.comment, spaced[0].leading_lines)  # type: ignore[attr-defined]
+        spaced[0] = spaced[0].with_changes(leading_lines=[*heading, *kept])
+    return [*spaced, statement.with_changes(leading_lines=[_BLANK, _BLANK, *own])]
 
 
 def _with_blank_lines(instead: Sequence[_Statement], statement: _Statement) -> Sequence[_Statement]:

@@ -133,6 +133,18 @@ def test_statements_become_a_call_and_a_function_stands_above_their_loop(tmp_pat
     )
 
 
+def test_a_function_stands_below_the_heading_of_the_one_that_it_stands_above(
+    tmp_path: Path,
+) -> None:
+    """pytorch/examples, gat: `### TRAIN AND TEST FUNCTIONS ###`, an empty line, and the first of them."""
+    file = tmp_path / "x.py"
+    file.write_text("a = 1\n\n# ----\n# Training\n\n# all rounds\ndef g():\n    pass\n")
+    text = changed(file, Above(at(file, "def g():\n    pass"), "def f(): pass"))
+    assert text == (
+        "a = 1\n\n# ----\n# Training\n\ndef f(): pass\n\n\n# all rounds\ndef g():\n    pass\n"
+    )
+
+
 def test_what_comes_instead_has_the_empty_lines_above_it_that_were_there(tmp_path: Path) -> None:
     file = tmp_path / "x.py"
     file.write_text("a = 1\n\n\ndef f():\n    pass\n\nb = 2\n")
