@@ -21,6 +21,10 @@ _NEAR = 24  # characters around a number, among which stands what it is a number
 _NOTHING = (
     "The program printed nothing and stepped no optimizer, so there are no results to compare."
 )
+_NOTHING_SINCE = (
+    "The runs did not come equally far, and the program has printed nothing since its first step, so there are no"
+    " results to compare. Pass more time, such as `--rerun-limit 10m`."
+)
 _MANY_RUNS = 6
 _MOST_WORSE = 10.0  # times what the program differs from itself
 _MOST_OWN = 0.1  # of the largest weight; ten times more would accept any weights
@@ -110,6 +114,8 @@ def likeness(
     weights = _weights(plain, changed, again, rounds=rounds)
     if not lines and not weights.sentence:
         return Likeness(False, _NOTHING)
+    if len(lines) <= plain.lines_before and not weights.sentence:
+        return Likeness(False, _NOTHING_SINCE)
     if not weights.is_same:
         return weights
     furthest = _furthest(different)

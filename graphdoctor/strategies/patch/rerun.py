@@ -85,9 +85,10 @@ class Run:
     """How a run ended. `weights` are those of its optimizers, in order, or None where they are too many.
 
     `failure` is how it failed, in one line; "" where it did not. `has_ended` is False where its time
-    was over, and `was_stopped` True where it had taken as many steps as it should. `replays` counts
-    calls of captured models that a graph answered, and replays of the program's own graphs with optimizer steps
-    in them; `mostly_eager` has what was captured and ran eagerly in most calls after its capture.
+    was over, and `was_stopped` True where it had taken as many steps as it should. So many lines were printed before
+    the first step as `lines_before` says. `replays` counts calls of captured models that a graph answered, and
+    replays of the program's own graphs with optimizer steps in them; `mostly_eager` has what was captured and ran
+    eagerly in most calls after its capture.
     `step_us` is the wall time from one optimizer step to the next, with all that the program does
     between them, over those after the first twenty; None without a GPU, and for too few. `late_step_us` is the same
     over the second half of the steps that were asked for, after the captures.
@@ -99,6 +100,7 @@ class Run:
     failure: str = ""
     was_stopped: bool = False
     steps: int = 0
+    lines_before: int = 0
     weights: tuple[torch.Tensor, ...] | None = ()
     replays: int = 0
     mostly_eager: Mapping[str, Calls] = field(default_factory=dict)
@@ -140,7 +142,7 @@ def do(job: bytes) -> bytes:
     os.dup2(os.open(printed, os.O_WRONLY | os.O_TRUNC), 1)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.path.insert(0, "")  # in whose place the program's folder comes
-    counted = _Counted(task)
+    counted = _Counted(task, Path(printed))
     _seed()
     with ExitStack() as stack:
         device = stack.enter_context(open_device(task.device, load_profile(task.gpu)))
@@ -155,6 +157,7 @@ def do(job: bytes) -> bytes:
             "failure": _error_in(ended.text, task.sources) if ended.ending == "raised" else "",
             "was_stopped": counted.is_over,
             "steps": counted.steps,
+            "lines_before": counted.lines_before,
             "weights": counted.weights(),
             "replays": replays,
             "step_us": counted.step_us() if device.kind == "cuda" else None,
@@ -224,8 +227,10 @@ class _Counted:
     itself captured makes the steps that were captured in it.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, printed: Path) -> None:
         self.steps = self.replays = 0
+        self.lines_before = 0  # that were printed before the first step
+        self._printed = printed
         self.calls = Counter[str]()  # of captured steps, by name
         self.is_over = False
         self._task = task
@@ -248,6 +253,8 @@ class _Counted:
         kind = self._task.optimizers
         if kind in ("capturable", "captured") and id(optimizer) not in self._optimizers:
             make_capturable(optimizer)
+        if not self._made:
+            self.lines_before = self._printed.read_bytes().count(b"\n")
         self._made[id(optimizer)] += 1
         if kind == "captured" and self._made[id(optimizer)] > WARMUP_CALLS:
             for group in optimizer.param_groups:

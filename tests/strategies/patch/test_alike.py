@@ -188,6 +188,15 @@ def test_a_program_that_shows_nothing_proves_nothing() -> None:
     assert not likeness(silent, silent).is_same
 
 
+def test_lines_from_before_the_first_step_are_no_results() -> None:
+    plain = replace(PLAIN, was_stopped=True, lines_before=2)
+    late = replace(CHANGED, has_ended=False, steps=0)
+    found = likeness(plain, late)
+    assert not found.is_same and "has printed nothing since its first step" in found.sentence
+    assert likeness(replace(plain, lines_before=1), late).is_same
+    assert likeness(plain, replace(CHANGED, was_stopped=True)).is_same  # by its weights
+
+
 def test_programs_that_are_stopped_are_compared_as_far_as_both_came() -> None:
     plain, changed = Run("a 1\nb 2\nc", False), Run("a 1\nb 2\nc 3\nd 4\n", True, replays=1)
     found = likeness(plain, changed)

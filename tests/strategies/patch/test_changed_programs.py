@@ -204,6 +204,23 @@ def test_a_control_steps_as_a_captured_step_does_from_its_first_call_on(tmp_path
     assert all(map(torch.equal, one.weights, other.weights))
 
 
+def test_lines_before_the_first_step_are_counted(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import torch\n"
+        "weight = torch.ones(2, requires_grad=True)\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "print('data')\nprint('model')\n"
+        "for step in range(3):\n"
+        "    weight.square().sum().backward()\n"
+        "    optimizer.step()\n"
+        "    print(step)\n"
+    )
+    with reruns(60.0) as run:
+        found = run(Task(Program(str(program)), str(tmp_path), "emulated", "h100", 10))
+    assert (found.steps, found.lines_before) == (3, 2)
+
+
 def test_an_error_is_told_by_the_line_that_names_it(tmp_path: Path) -> None:
     """Torch lists below it what a function takes."""
     (tmp_path / "fails.py").write_text(
