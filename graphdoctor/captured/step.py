@@ -385,7 +385,9 @@ class CapturedStep:
         self._numbers = Numbers(self._optimizers, is_scaled=bool(scalers_in(roots)))
         self._gradients = StartingGradients(named_tensors(roots).values())
         self._results = KeptResults(roots, self._code_seen)
-        self._modules = _outermost_modules(roots)
+        self._modules = [
+            *{id(m): m for m in roots.values() if isinstance(m, torch.nn.Module)}.values()
+        ]
         try:
             self._python = python_part(self._step, args, kwargs)
         except Unsupported as reason:
@@ -666,11 +668,6 @@ class CapturedStep:
             self._served_before += graph.served
             graph.release()
         self._graphs.clear()
-
-
-def _outermost_modules(roots: Mapping[str, object]) -> list[torch.nn.Module]:
-    found = [root for root in roots.values() if isinstance(root, torch.nn.Module)]
-    return list({id(module): module for module in found}.values())
 
 
 def _is_computed_number(studied: Studied) -> bool:

@@ -475,7 +475,7 @@ class _KnownSchedules(NamedTuple):
     schedules: tuple[object, ...]
 
     def place(self, place: int, schedule: object) -> int:
-        """The place of a schedule that moves. Raises `Unsupported` for another one than in the first call."""
+        """The place of a schedule that moves. Raises `Unsupported` if the first call had another schedule."""
         if schedule is not self.schedules[place]:
             raise Unsupported("the call has another schedule than the first one")
         return place

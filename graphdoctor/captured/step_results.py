@@ -149,19 +149,19 @@ class KeptResults:
         """Let tensors of the sizes that attributes have now be the standing ones; returns whether there were others.
 
         Validation and a shorter last batch leave a mask of their length, which the next step replaces: it is studied
-        with the mask that it finds and reads. A size that is another one in each call is left as it is.
+        with the mask that it finds and reads. A size that differs in each call is left as it is.
         """
+        if self._refits == _MOST_REFITS:
+            return False
         changed = dict[_Key, Place]()
         for key, place in self._places.items():
             now = place.holder.get(place.name)
             if isinstance(now, torch.Tensor) and not place.is_like(now):
                 with torch.inference_mode(False):
                     changed[key] = Place(place.holder, place.name, now.detach().clone())
-        if not changed or self._refits == _MOST_REFITS:
-            return False
-        self._refits += 1
+        self._refits += bool(changed)
         self._places |= changed
-        return True
+        return bool(changed)
 
     @property
     def has_numbers(self) -> bool:

@@ -42,7 +42,7 @@ def footprint(
     *,
     named: NamedState | None = None,
 ) -> Footprint:
-    """Look at what is there now; `named` is the state of the roots, where it was just looked for."""
+    """What is there now. `named` is the state of the roots, if the caller has just read it."""
     state, host = named_state(roots) if named is None else named
     # A parameter that the step returns leads to its gradient and its hooks, which are looked at as state.
     tensors, values = named_state(

@@ -143,7 +143,7 @@ def _verify(trial: TwinTrial) -> Verification:
         # What is looked at next would run the step on some ranks only.
         return wrong(trial, counting) if any(counting) else verified(trial, expected)
     if any(real):
-        # What stood still in the few runs of eager may move, too, where other tensors do.
+        # A tensor that was equal in the few eager runs may differ from run to run, as others do.
         found = _judge_in_one_order(trial, expected, real, drifts) if unsteady else None
         if found is not None and found.status == "verified":
             return found
@@ -228,11 +228,10 @@ def _judge_in_one_order(
     """
     if trial.recapture is None or trial.meeting.has_others:
         return None
-    farthest, relative = dict[str, float](), dict[str, float]()
-    for drift in (each for each in drifts if each.is_measurable):
-        kind, share = _kind(drift.path), drift.max_abs / (max(drift.scale, drift.max_abs) or 1.0)
+    measured = [drift for drift in drifts if drift.is_measurable]
+    relative, farthest = _largest_shares(measured), dict[str, float]()
+    for drift in measured:
         farthest[drift.path] = max(drift.max_abs, farthest.get(drift.path, 0.0))
-        relative[kind] = max(share, relative.get(kind, 0.0))
     for gap in (each for step in loud for each in step):
         of_kind = relative.get(_kind(gap.path), 0.0) * gap.scale
         if not gap.is_measurable or not is_as_far(gap, max(of_kind, farthest.get(gap.path, 0.0))):
@@ -265,11 +264,7 @@ class Noise:
 
     def __init__(self, drifts: Iterable[Gap]) -> None:
         self._drifts = tuple(drifts)
-        self._relative: dict[str, float] = {}  # by kind: the largest drift of a magnitude
-        for drift in self._drifts:
-            if drift.is_small and drift.scale:
-                kind, relative = _kind(drift.path), drift.max_abs / drift.scale
-                self._relative[kind] = max(relative, self._relative.get(kind, 0.0))
+        self._relative = _largest_shares(each for each in self._drifts if each.is_small)
 
     def explains(self, gap: Gap) -> bool:
         """Whether this tensor drifted by so much itself, or others of its kind by about as much.
@@ -281,6 +276,15 @@ class Noise:
             return True
         limit = _FACTOR * self._relative.get(_kind(gap.path), 0.0) * gap.scale
         return gap.is_within_half_the_digits and gap.max_abs <= limit
+
+
+def _largest_shares(drifts: Iterable[Gap]) -> dict[str, float]:
+    """By kind of tensor, the largest drift in relation to the tensor's values."""
+    shares: dict[str, float] = {}
+    for drift in drifts:
+        kind, share = _kind(drift.path), drift.max_abs / (max(drift.scale, drift.max_abs) or 1.0)
+        shares[kind] = max(share, shares.get(kind, 0.0))
+    return shares
 
 
 def _kind(path: str) -> str:

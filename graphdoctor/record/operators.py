@@ -253,7 +253,7 @@ class Observed(NamedTuple):
     inputs: tuple[Leaf, ...]
     outputs: tuple[Leaf, ...]
     observer: OperatorObserver
-    state: NamedState | None = None  # afterwards, where somebody looked at it
+    state: NamedState | None = None  # after the iteration, if it was read
 
     def iteration(self, index: int, capturing: bool, changes: tuple[StateChange, ...]) -> Iteration:
         return Iteration(

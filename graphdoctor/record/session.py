@@ -169,7 +169,7 @@ def prepare(
 
 
 def _cloned(inputs: Inputs, target: Target, apart: _Apart, others: Iterable[Inputs] = ()) -> Inputs:
-    """The inputs on memory of their own, but for state; where that has to be looked for, in the others, too."""
+    """Copies of the inputs, without copies of state among them; a search for state includes the `others`."""
     _, known = apart.get(id(inputs), (None, []))
     tensors = list(tensor_leaves(inputs))
     if len(known) == len(tensors) and all(map(is_, known, tensors)):

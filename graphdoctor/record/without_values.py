@@ -35,7 +35,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def lacks_memory(target: Target, named: Mapping[str, torch.Tensor]) -> str:
-    """Why the step cannot run with values here, as a clause; "" where it can, or nobody knows.
+    """Why the step cannot run with values here, as a clause; "" where it can, or the system does not say.
 
     `named` are the tensors of its state.
     """

@@ -92,7 +92,7 @@ class Patches:
         self._look = Patches._left
         self._before: dict[int, float] = {}  # by id, the versions of modules that were set here
         self._reached: tuple[_Key, _Reached] | None = None
-        # What stands for something, by id, as of so many changes.
+        # By the id of each stand-in, what it replaces; of the first `_known` changes.
         self._stand_ins: dict[int, object] = {}
         self._known = 0
 

@@ -121,7 +121,7 @@ def likeness(
     furthest = _furthest(different)
     printed = _printed(len(lines), len(different), furthest, rounds=rounds) if lines else ""
     clauses = (printed, weights.sentence, _replayed(changed))
-    is_loose = max(furthest, _deviation(plain, changed)) > _MOST_ROUNDED
+    is_loose = weights.is_loose or furthest > _MOST_ROUNDED
     return Likeness(True, f"{'; '.join(filter(None, clauses))}.", is_loose=is_loose)
 
 
@@ -361,7 +361,7 @@ def _weights(plain: Run, changed: Run, again: Run | None, *, rounds: bool) -> Li
     )
     if off > most:
         return Likeness(False, f"The weights of the changed program {after} {accepted}.")
-    return Likeness(True, f"its weights {after} {accepted}")
+    return Likeness(True, f"its weights {after} {accepted}", is_loose=off > _MOST_ROUNDED)
 
 
 def _deviation(plain: Run, other: Run) -> float:

@@ -197,7 +197,7 @@ _last: tuple[dict[str, Any], dict[str, str]] = {}, {}
 
 
 def process_values() -> dict[str, str]:
-    """What the process's switches and environment are, by name; written anew only where one has changed."""
+    """What the process's switches and environment are, by name; converted to text again only if one has changed."""
     global _last
     now = {name: value for name, read, _ in _SWITCHES if (value := _read(read)) is not None}
     before, written = _last

@@ -311,9 +311,6 @@ class Extraction:
     wrapper: Wrapper
     stems: tuple[str, ...] = _NAMES  # of which the first that is free names a function
     row: str = ""  # a counter that the statements take as an index of one element
-    copied: frozenset[str] = (
-        frozenset()
-    )  # variables of the batch, which the statements copy to the GPU
 
     def changes(self) -> tuple[Change, ...]:
         try:

@@ -1,18 +1,17 @@
 """Gives a captured step the value of a test of the loop's counter, as in `if (i + 1) % passes == 0`.
 
-A number that differs in each call would make each call another one. Two values of a flag are two graphs.
+A number that differs in each call would give each call another signature. Two values of a flag are two graphs.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 
 from graphdoctor.source.trees import calls_in, last_name
 from graphdoctor.strategies.patch.source import Place
 from graphdoctor.strategies.patch.step_parts import Group, called, replaced
-from graphdoctor.target.program.names import Names
+from graphdoctor.target.program.names import Names, names_in_file
 
 _NAMES = ("is_due", "is_last")
 _RANGES = ("range", "trange")
@@ -24,15 +23,14 @@ def with_flags(group: Group, around: Iterable[ast.stmt], text: str) -> tuple[Gro
     `around` are the statements that hold the group, and `text` that of the file.
     """
     counters = {name for holder in around for name in _counters(holder)}
-    stored = group.names.stored
+    stored, taken = group.names.stored, names_in_file(text)
     flags: dict[str, str] = {}
     places: list[Place] = []
     for branch in ast.walk(ast.parse(group.code)):
         if not isinstance(branch, ast.If) or not _is_of(counters, branch.test, stored):
             continue
-        taken = (*flags, *re.findall(r"\w+", text))
         names = ("is_update", *_NAMES) if "step" in called(branch) else _NAMES
-        name = next((each for each in names if each not in taken), "")
+        name = next((each for each in names if each not in taken and each not in flags), "")
         test = branch.test
         code = ast.get_source_segment(group.code, test)
         if not name or code is None or test.lineno != test.end_lineno:

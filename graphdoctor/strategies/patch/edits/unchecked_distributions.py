@@ -47,7 +47,7 @@ def unchecked_at(file: str, places: Iterable[tuple[str, int]]) -> tuple[Change, 
 
 
 def is_unchecked(finding: Finding) -> bool:
-    """Whether a finding is about an argument check that the change turns off: its function asks for none itself."""
+    """Whether a finding is about an argument check that the change turns off; `validate_args=True` keeps one."""
     at = finding.location
     if finding.rule not in CURES or at is None or not checks_arguments(at):
         return False
